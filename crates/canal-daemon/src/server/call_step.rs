@@ -60,9 +60,10 @@ pub(crate) fn lost_track() -> Failure {
     Failure::new(ErrorName::Fault, message).hint("report this, and include the daemon's log")
 }
 
-/// Proposes changes to the log. `follow.rs` continues once the log has returned them.
 impl Server {
     /// Proposes a change that no call waits for.
+    ///
+    /// `follow_log.rs` continues once the log has returned it.
     pub(crate) fn propose(&mut self, change: Change) {
         self.propose_and(change, Completion::Nothing);
     }
@@ -119,10 +120,7 @@ impl Server {
             _ => Err(self.decide.not_a_member()),
         }
     }
-}
 
-/// Makes calls wait.
-impl Server {
     /// Makes a call wait until its request is granted or refused.
     pub(crate) fn wait_for_grant(&mut self, id: ConnId, request: RequestId) -> Step {
         self.waiters.attach(request);
@@ -155,10 +153,7 @@ impl Server {
         }
         self.wait_for_log(id, Awaiting::MembershipOf(newcomer))
     }
-}
 
-/// Carries out the [`Step`]s that handlers return, and ends calls.
-impl Server {
     /// Carries out what happens next to a call.
     pub(crate) fn carry_out(&mut self, id: ConnId, step: Result) {
         match step {

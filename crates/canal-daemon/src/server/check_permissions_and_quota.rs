@@ -82,10 +82,8 @@ impl Server {
         Err(denied(format!("uid {uid} may not {what}; {only} may do so"))
             .hint(format!("see `[[permission]]` in {file} and canal.toml(5)")))
     }
-}
 
-/// Restricts a connection, and enforces its restrictions.
-impl Server {
+    /// Restricts a connection from its next call on.
     pub(crate) fn restrict(&mut self, caller: &Caller, restrict: &Restrict) -> Result {
         let keys =
             restrict.keys.iter().map(|key| parameters::key(key.strip_suffix('/').unwrap_or(key)));
@@ -108,15 +106,7 @@ impl Server {
         };
         if allows { Ok(()) } else { Err(denied(restriction.words())) }
     }
-}
 
-/// The handle of a release that names nothing else.
-pub(crate) fn of_handle(release: &Release) -> Option<Handle> {
-    let others = release.key.is_some() || release.all || release.token.is_some();
-    release.handle.filter(|_| !others)
-}
-
-impl Server {
     /// Checks whether a user may ask for another lease.
     pub(crate) fn check_leases(&self, uid: u32) -> Result<()> {
         let (used, most) =
@@ -147,6 +137,12 @@ impl Server {
     pub(crate) fn reserve(&mut self, bytes: u64) -> Result<()> {
         self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))
     }
+}
+
+/// The handle of a release that names nothing else.
+pub(crate) fn of_handle(release: &Release) -> Option<Handle> {
+    let others = release.key.is_some() || release.all || release.token.is_some();
+    release.handle.filter(|_| !others)
 }
 
 /// The failure for a user who would take more than the limit.

@@ -15,6 +15,19 @@ use canal_sys::clock;
 use canal_sys::peer::Credentials;
 use canal_text::duration::stated;
 
+/// How often to check files that cannot be watched.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long to wait after a removal before files are restored: a running `rm -r` must find nothing
+/// new.
+const CALM: Duration = Duration::from_millis(20);
+
+/// How long to wait before a failed attempt is repeated.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// How often to look again for a process whose life is uncertain.
+const VERIFIED_EVERY: Duration = Duration::from_secs(10);
+
 impl Server {
     /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
@@ -114,23 +127,8 @@ impl Server {
             self.due.idle.get_or_insert(now + limit);
         }
     }
-}
 
-/// How often to check files that cannot be watched.
-const LOOKS_EVERY: Duration = Duration::from_secs(1);
-
-/// How long to wait after a removal before files are restored: a running `rm -r` must find nothing
-/// new.
-const CALM: Duration = Duration::from_millis(20);
-
-/// How long to wait before a failed attempt is repeated.
-const AGAIN_AFTER: Duration = Duration::from_millis(100);
-
-/// How often to look again for a process whose life is uncertain.
-const VERIFIED_EVERY: Duration = Duration::from_secs(10);
-
-/// Watches the daemon's files, and restores removed files from memory.
-impl Server {
+    /// Watches the daemon's files, and restores removed files from memory.
     fn look_after_home(&mut self, now: Instant) {
         if self.conns.reported.remove(&Source::RUNTIME_DIR) {
             self.due.home = Some(now + CALM);

@@ -25,6 +25,9 @@ use canal_protocol::Handle;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{Found, ancestors};
 
+/// How many ancestors of a process are searched for the process whose frame encloses it.
+const ANCESTORS_MAX: usize = 256;
+
 impl Server {
     /// The owner: the peer, or the process of a descriptor.
     pub(crate) fn owner(
@@ -54,31 +57,7 @@ impl Server {
         let (process, _) = peer_process(self.conns.get(id)?).ok()?;
         Some(process)
     }
-}
 
-/// An owner, unless its user is one that nobody can tell from others.
-pub(crate) fn checked(owner: OwnerFound) -> Result<OwnerFound> {
-    if owner.uid == NOBODY {
-        return Err(denied("uid 65534 stands for many users and cannot own a lock"));
-    }
-    Ok(owner)
-}
-
-/// The process at the other end of a connection, and its pidfd if it had to be opened.
-fn peer_process(conn: &mut Connection) -> Result<(ProcessId, Option<Pidfd>)> {
-    if let Some(process) = conn.process {
-        return Ok((process, None));
-    }
-    let pidfd = peer_pidfd(conn.as_fd(), conn.accepted_ticks)?;
-    let process = identified(&pidfd)?;
-    conn.process = Some(process);
-    Ok((process, Some(pidfd)))
-}
-
-/// How many ancestors of a process are searched for the process whose frame encloses it.
-const ANCESTORS_MAX: usize = 256;
-
-impl Server {
     /// The frame that encloses the frame of a new request: the innermost frame between its process
     /// and the process of the named frame, or else the frame of the lease whose handle the client
     /// shows. `None` for a lease, and for a process that already has a frame.
@@ -143,6 +122,25 @@ impl Server {
         state.is_some_and(|state| !state.ended && state.uid == uid)
             && self.owners.of(frame).is_some_and(|pidfd: &Pidfd| !pidfd.has_ended())
     }
+}
+
+/// An owner, unless its user is one that nobody can tell from others.
+pub(crate) fn checked(owner: OwnerFound) -> Result<OwnerFound> {
+    if owner.uid == NOBODY {
+        return Err(denied("uid 65534 stands for many users and cannot own a lock"));
+    }
+    Ok(owner)
+}
+
+/// The process at the other end of a connection, and its pidfd if it had to be opened.
+fn peer_process(conn: &mut Connection) -> Result<(ProcessId, Option<Pidfd>)> {
+    if let Some(process) = conn.process {
+        return Ok((process, None));
+    }
+    let pidfd = peer_pidfd(conn.as_fd(), conn.accepted_ticks)?;
+    let process = identified(&pidfd)?;
+    conn.process = Some(process);
+    Ok((process, Some(pidfd)))
 }
 
 /// Parses the name of a frame as grants state it: `f42`.

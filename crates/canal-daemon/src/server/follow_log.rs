@@ -238,16 +238,13 @@ impl Server {
         self.leases.follow(self.decide.table(), self.decide.host());
         self.observe.follow(self.decide.ledger());
     }
-}
 
-/// Notes the decisions of the table.
-///
-/// Invariant: a client that waits for a decision receives it. No client receives a decision about
-/// the request of another host.
-impl Server {
     /// Notes an outcome. The call that proposed the change handles its other consequences, such as
     /// a grant of the request that it made, `answered`. Returns another call that the outcome ends,
     /// and the failure of that call.
+    ///
+    /// Invariant: a client that waits for a decision receives it. No client receives a decision
+    /// about the request of another host.
     pub(crate) fn note(
         &mut self,
         outcome: &Outcome,
@@ -328,10 +325,7 @@ impl Server {
         }
         None
     }
-}
 
-/// Ends calls that wait: with a grant, with a refusal, or because their time is over.
-impl Server {
     /// Follows the log, checks all waiters that were granted something, and sends their grants.
     /// Repeats this until nothing follows from it.
     ///

@@ -28,6 +28,29 @@ use canal_core::{
 use canal_sys::clock;
 use canal_sys::process::{Activity, Found, RunState, activity, run_state};
 
+/// How often the daemon checks whether stopped waiters run again, and tries again to watch for the
+/// last descendant of a hold.
+pub(crate) const PROCESSES_EVERY: Duration = Duration::from_millis(250);
+
+/// How often the daemon searches for stopped waiters that are ahead of other waiters.
+pub(crate) const AHEAD_EVERY: Duration = Duration::from_secs(1);
+
+/// The most processes that are checked at once because a request waits behind them.
+pub(crate) const AHEAD_LOOKED_AT_MAX: usize = 64;
+
+/// The most waiters that are checked at once for other waiters ahead of them.
+const WAITERS_LOOKED_AT_MAX: usize = 256;
+
+/// How long the waiters of the previous daemon may take to come back.
+const COME_BACK_TIME: Duration = Duration::from_secs(5);
+
+/// How long they may take in total if their process is busy. On an overloaded machine, it may be
+/// ready to run for a long time before it runs.
+const COME_BACK_TIME_IF_BUSY: Duration = Duration::from_secs(30);
+
+/// How often the daemon checks whether the process of such a waiter is still busy.
+const COME_BACK_EVERY: Duration = Duration::from_secs(1);
+
 impl Server {
     /// Handles the end of a frame's process.
     pub(crate) fn end(&mut self, frame: FrameId) {
@@ -88,15 +111,12 @@ impl Server {
             }
         }
     }
-}
 
-/// Handles the ends of connections.
-///
-/// Invariant: the end of a connection withdraws requests and grants that its client has not
-/// received. A grant that the client has received stays held.
-impl Server {
     /// Handles a client that is gone: withdraws its waiting request, and takes back a grant that it
     /// has not received.
+    ///
+    /// Invariant: the end of a connection withdraws requests and grants that its client has not
+    /// received. A grant that the client has received stays held.
     pub(crate) fn disconnect(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
         let untold = conn.untold.take().filter(|_| conn.is_reset || !conn.is_flushed());
@@ -139,22 +159,7 @@ impl Server {
         gone.into_iter().for_each(|request| self.propose(Change::Withdraw { request }));
         self.conns.activate(id);
     }
-}
 
-/// How often the daemon checks whether stopped waiters run again, and tries again to watch for the
-/// last descendant of a hold.
-pub(crate) const PROCESSES_EVERY: Duration = Duration::from_millis(250);
-
-/// How often the daemon searches for stopped waiters that are ahead of other waiters.
-pub(crate) const AHEAD_EVERY: Duration = Duration::from_secs(1);
-
-/// The most processes that are checked at once because a request waits behind them.
-pub(crate) const AHEAD_LOOKED_AT_MAX: usize = 64;
-
-/// The most waiters that are checked at once for other waiters ahead of them.
-const WAITERS_LOOKED_AT_MAX: usize = 256;
-
-impl Server {
     /// Suspends a waiter that is ahead of another one, if it is stopped. Returns whether a
     /// suspension of it is in flight, so that deciding again after that is worthwhile.
     pub(crate) fn suspend_ahead(&mut self, ahead: RequestId, then: Completion) -> bool {
@@ -250,20 +255,7 @@ impl Server {
         let hold = hold.filter(|_| self.waiters.get(request).is_some());
         hold.inspect(|hold| self.waiters.queue_grant_again(table, hold)).is_some()
     }
-}
 
-/// How long the waiters of the previous daemon may take to come back.
-const COME_BACK_TIME: Duration = Duration::from_secs(5);
-
-/// How long they may take in total if their process is busy. On an overloaded machine, it may be
-/// ready to run for a long time before it runs.
-const COME_BACK_TIME_IF_BUSY: Duration = Duration::from_secs(30);
-
-/// How often the daemon checks whether the process of such a waiter is still busy.
-const COME_BACK_EVERY: Duration = Duration::from_secs(1);
-
-/// Waiters of the previous daemon.
-impl Server {
     /// Gives the waiters of the previous daemon some time to come back.
     pub(crate) fn await_detached(&mut self) {
         let now = clock::now();

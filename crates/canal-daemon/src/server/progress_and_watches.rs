@@ -46,6 +46,13 @@ struct Scene {
     estimates: BTreeMap<RequestId, EstimateInfo>,
 }
 
+/// The least time between two checks of the leaders that clients watch, so that a thousand watchers
+/// do not slow down a daemon that grants thousands of requests per second.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How long to wait before checking again for a client that has not read its last message.
+const UNREAD_EVERY: Duration = Duration::from_millis(250);
+
 impl Server {
     /// Queues the messages that are due.
     pub(crate) fn inform(&mut self, now: Instant) {
@@ -193,21 +200,11 @@ impl Server {
             }
         }
     }
-}
 
-/// The least time between two checks of the leaders that clients watch, so that a thousand watchers
-/// do not slow down a daemon that grants thousands of requests per second.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-
-/// How long to wait before checking again for a client that has not read its last message.
-const UNREAD_EVERY: Duration = Duration::from_millis(250);
-
-/// Informs clients that watch the leader of a key when it changes.
-///
-/// Invariant: no client receives the same leader twice in a row. Once a client has received a
-/// leader, it never receives one that the log replaced before.
-impl Server {
     /// Informs a watcher if its last message names another leader.
+    ///
+    /// Invariant: no client receives the same leader twice in a row. Once a client has received a
+    /// leader, it never receives one that the log replaced before.
     fn tell_leader(&mut self, id: ConnId) {
         let Some(conn) = self.conns.peek(id) else { return };
         let CallState::WatchesLeader(key, told) = conn.state() else { return };

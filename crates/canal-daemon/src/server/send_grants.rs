@@ -226,12 +226,7 @@ impl Server {
             }
         })
     }
-}
 
-/// Hands the deadline page to the clients that run the commands of holders.
-///
-/// The page exists only while the daemon works over an engine and is a member there.
-impl Server {
     /// Refuses a client that would leave its command without a supervisor over an engine.
     pub(crate) fn check_wrapper(&self, wrapper: Option<Wrapper>) -> Result<()> {
         // This applies even while there is no page: a request that arrives before this host is a
@@ -244,7 +239,8 @@ impl Server {
         Err(Failure::new(ErrorName::SupervisorRequired, message))
     }
 
-    /// Gives the page to the client that runs the command of a holder.
+    /// Gives the deadline page to the client that runs the command of a holder. The page exists only
+    /// while the daemon works over an engine and is a member there.
     pub(crate) fn page(&self, query: &DeadlinePageQuery) -> Result {
         if !self.decide.is_shared() {
             let message = "this daemon has no engine, so locks have no deadline";

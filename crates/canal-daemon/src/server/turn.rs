@@ -294,23 +294,13 @@ impl Server {
     }
 
     table_of_calls!(define_begin);
-}
 
-fn describe(query: DescriptionQuery) -> Answer {
-    let interface = query.interface;
-    match description(&interface) {
-        Some(text) => Answer::reply(&Description { description: text.to_owned() }),
-        None => Answer::service_error(&ServiceError::InterfaceNotFound { interface }),
-    }
-}
-
-/// Reports: replies about the whole table, which may be long.
-///
-/// Invariant: a report is built only if its client has read all earlier replies, and the limits on
-/// unread replies, for its user and for all users together, leave room for it. Until then the call
-/// waits in its connection, and other calls are served.
-impl Server {
-    /// Builds reports while this turn has room and time for them.
+    /// Builds reports while this turn has room and time for them: replies about the whole table,
+    /// which may be long.
+    ///
+    /// Invariant: a report is built only if its client has read all earlier replies, and the limits
+    /// on unread replies, for its user and for all users together, leave room for it. Until then
+    /// the call waits in its connection, and other calls are served.
     pub(crate) fn serve_reports(&mut self) {
         let begun = clock::now();
         let Some((waiting, stuck)) = self.reports.begin(&self.conns, begun) else { return };
@@ -346,5 +336,13 @@ impl Server {
             }
         }
         self.reports.sent(&self.conns, id);
+    }
+}
+
+fn describe(query: DescriptionQuery) -> Answer {
+    let interface = query.interface;
+    match description(&interface) {
+        Some(text) => Answer::reply(&Description { description: text.to_owned() }),
+        None => Answer::service_error(&ServiceError::InterfaceNotFound { interface }),
     }
 }

@@ -232,13 +232,11 @@ impl Server {
         self.waiters.add(request, Open::of_hold(table, hold));
         Ok(self.wait_for_grant(id, request))
     }
-}
 
-/// Answers whether a request that may not wait would be granted, and changes nothing.
-///
-/// Invariant: the table decides about a question as about a request. Stopped waiters, and holders
-/// whose process is exiting, are also handled as for a request.
-impl Server {
+    /// Answers whether a request that may not wait would be granted, and changes nothing.
+    ///
+    /// Invariant: the table decides about a question as about a request. Stopped waiters, and
+    /// holders whose process is exiting, are also handled as for a request.
     pub(crate) fn would_acquire(&mut self, caller: &mut Caller, asked: &WouldAcquire) -> Result {
         let items = parameters::items(&asked.items)?;
         let owner = self.owner(caller, None)?;

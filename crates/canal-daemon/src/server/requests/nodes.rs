@@ -35,6 +35,22 @@ use canal_sys::peer::Credentials;
 use canal_text::duration::{milliseconds, stated};
 use canal_text::safe_text::one_line;
 
+/// The most bytes of the name of a node.
+const NAME_BYTES_MAX: usize = 256;
+
+/// How far the token of a confirmation may be ahead of this machine's clock, in milliseconds: one
+/// year. The clocks of machines that work together rarely differ that much.
+const AHEAD_MS: u64 = 366 * 24 * 60 * 60 * 1000;
+
+/// The most frames, holds and waits of one answer to `WaitsNear`.
+const FOUND_MAX: usize = 1_000;
+
+/// The most bytes of the address of a node.
+const ADDRESS_BYTES_MAX: usize = 512;
+
+/// The most characters of a command in such an answer.
+const COMMAND_CHARS_MAX: usize = 120;
+
 impl Server {
     pub(crate) fn collect(&mut self, caller: &mut Caller, collect: Collect) -> Result {
         self.check_node()?;
@@ -78,13 +94,8 @@ impl Server {
         let part = Part { over_nodes: Box::new(over_nodes), under_frame };
         self.acquire(caller, Box::new(acquire), Some(part))
     }
-}
 
-/// The most bytes of the name of a node.
-const NAME_BYTES_MAX: usize = 256;
-
-/// Notes the progress of a whole request over nodes, as the client of its part reports it.
-impl Server {
+    /// Notes the progress of a whole request over nodes, as the client of its part reports it.
     pub(crate) fn report(&mut self, report: &Report) -> Result {
         let table = self.decide.table();
         let is_over_nodes = |frame: &FrameId| {
@@ -109,13 +120,7 @@ impl Server {
         self.due.changed |= before.is_none_or(|before| before != reported);
         Ok(Step::done())
     }
-}
 
-/// How far the token of a confirmation may be ahead of this machine's clock, in milliseconds: one
-/// year. The clocks of machines that work together rarely differ that much.
-const AHEAD_MS: u64 = 366 * 24 * 60 * 60 * 1000;
-
-impl Server {
     pub(crate) fn confirm_at(&mut self, confirm: &ConfirmAt) -> Result {
         let table = self.decide.table();
         let owner = Owner::Lease(name_of(confirm.handle));
@@ -168,23 +173,7 @@ impl Server {
             _ => Err(gone()),
         }
     }
-}
 
-/// The largest token that a confirmation may give at this time. The tokens of nodes start from the
-/// clock, so an honest one is close to it, or this node itself has reached it. Without this limit,
-/// a user who may ask for one lease could use up all numbers, and this node could never confirm a
-/// part again.
-fn largest(next: Token, now: UnixMillis) -> Token {
-    Token::by_clock(UnixMillis(now.0.saturating_add(AHEAD_MS))).max(next)
-}
-
-/// The failure for a part that can no longer be confirmed.
-fn gone() -> Failure {
-    let message = "the hold to confirm was not granted, or has ended";
-    Failure::new(ErrorName::Gone, message)
-}
-
-impl Server {
     pub(crate) fn identify(&mut self) -> Result {
         let place = self.options.place.dir.display().to_string();
         let uid = self.about.uid;
@@ -245,18 +234,7 @@ impl Server {
             }
         }
     }
-}
 
-/// The most frames, holds and waits of one answer.
-const FOUND_MAX: usize = 1_000;
-
-/// The most bytes of the address of a node.
-const ADDRESS_BYTES_MAX: usize = 512;
-
-/// The most characters of a command in an answer.
-const COMMAND_CHARS_MAX: usize = 120;
-
-impl Server {
     pub(crate) fn waits_near(&mut self, caller: &Caller, asked: &WaitsNear) -> Result {
         let (id, peer) = (caller.id, caller.peer);
         if self.decide.is_shared() {
@@ -372,6 +350,20 @@ impl Server {
             }),
         }
     }
+}
+
+/// The largest token that a confirmation may give at this time. The tokens of nodes start from the
+/// clock, so an honest one is close to it, or this node itself has reached it. Without this limit,
+/// a user who may ask for one lease could use up all numbers, and this node could never confirm a
+/// part again.
+fn largest(next: Token, now: UnixMillis) -> Token {
+    Token::by_clock(UnixMillis(now.0.saturating_add(AHEAD_MS))).max(next)
+}
+
+/// The failure for a part that can no longer be confirmed.
+fn gone() -> Failure {
+    let message = "the hold to confirm was not granted, or has ended";
+    Failure::new(ErrorName::Gone, message)
 }
 
 /// Removes everything about other keys. Removed waits count as progress, so that no client sees a

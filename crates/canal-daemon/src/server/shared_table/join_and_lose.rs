@@ -73,16 +73,14 @@ impl Server {
         }
         self.due.changed = true;
     }
-}
 
-/// The recovery of a table that many hosts share, as one of their daemons sees it. While it lasts,
-/// requests wait here and the daemon sends no grant.
-///
-/// Invariant: once a recovery is over, the daemon asks again for each request that was refused
-/// because of it.
-impl Server {
     /// Reports a change of the recovery, after an entry was applied or the table was replaced.
     /// `before`: whether a recovery was under way before that.
+    ///
+    /// While a recovery lasts, requests wait here and the daemon sends no grant.
+    ///
+    /// Invariant: once a recovery is over, the daemon asks again for each request that was refused
+    /// because of it.
     pub(crate) fn follow_recovery(&mut self, before: bool) {
         let now = self.decide.table().recovery().is_some();
         self.decide.follow_recovery();
@@ -98,19 +96,17 @@ impl Server {
             self.ask_for_those_waiting();
         }
     }
-}
 
-/// Decides whether this host may rest. An engine that wakes every listening host for each batch
-/// does not wake a resting one.
-///
-/// Invariant: this host keeps listening while a batch of another host can immediately affect a
-/// client or a lease of this host.
-impl Server {
     /// Passes the calls of this turn to the engine, and whether something here depends on the
     /// batches of other hosts. A process that holds a lock does not depend on them: its own host
     /// ends the hold, and a renewal reports a lost membership. Only a hook must learn at once that
     /// another host released the lock by force. A lease does depend on them, because its renewal
     /// must not wait for a read.
+    ///
+    /// An engine that wakes every listening host for each batch does not wake a resting one.
+    ///
+    /// Invariant: this host keeps listening while a batch of another host can immediately affect a
+    /// client or a lease of this host.
     pub(crate) fn ask_engine(&mut self) {
         let table = self.decide.table();
         let holds = || table.frames_of_host(self.decide.host()).next().is_some();

@@ -93,19 +93,16 @@ impl Server {
         notes.iter().for_each(|note| tracing::warn!("{note}"));
         self.propose_settings(settings);
     }
-}
 
-/// Ends commands in time, before another host can be granted their locks.
-///
-/// The supervisor (`canal run`) reads the same deadlines on the deadline page, and ends its command
-/// with all processes that the command started. The daemon's signals are the first line of defence,
-/// and the only one for a process without a supervisor.
-///
-/// Invariant: after an incarnation lost its holds, this host asks for no grant until every process
-/// that has to be killed is dead.
-impl Server {
     /// Ends these commands, those whose time has come at once. When all that have to be killed are
     /// dead, asks for the requests that had to wait for that.
+    ///
+    /// The supervisor (`canal run`) reads the same deadlines on the deadline page, and ends its
+    /// command with all processes that the command started. The daemon's signals are the first line
+    /// of defence, and the only one for a process without a supervisor.
+    ///
+    /// Invariant: after an incarnation lost its holds, this host asks for no grant until every
+    /// process that has to be killed is dead.
     pub(crate) fn end_commands(&mut self, which: ToEnd<'_>) {
         if self.decide.end_commands(which, &self.owners, clock::boottime_ms()) {
             self.ask_for_those_waiting();
