@@ -204,10 +204,6 @@ impl Conns {
         subject: Subject,
         is: impl Fn(&CallState) -> bool,
     ) -> Vec<(ConnId, CallState)> {
-        if self.waits[subject as usize].is_empty() {
-            // A turn looks several times for calls that wait for the disk.
-            return Vec::new();
-        }
         let waits = self.waits(subject).filter(|(_, state)| is(state));
         let ids: Vec<ConnId> = waits.map(|(id, _)| id).collect();
         ids.into_iter().map(|id| (id, self.end_wait(id))).collect()

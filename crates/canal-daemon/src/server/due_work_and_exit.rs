@@ -1,5 +1,5 @@
-//! The work of a turn that is due at a time: when the daemon wakes for it, and the work itself. Also
-//! stops the daemon: for a client, or because it has been idle for long enough.
+//! The work of a turn that is due at a time: when the daemon wakes for it, and the work itself.
+//! Also stops the daemon: for a client, or because it has been idle for long enough.
 
 use std::io;
 use std::time::{Duration, Instant};

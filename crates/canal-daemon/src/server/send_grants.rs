@@ -239,8 +239,8 @@ impl Server {
         Err(Failure::new(ErrorName::SupervisorRequired, message))
     }
 
-    /// Gives the deadline page to the client that runs the command of a holder. The page exists only
-    /// while the daemon works over an engine and is a member there.
+    /// Gives the deadline page to the client that runs the command of a holder. The page exists
+    /// only while the daemon works over an engine and is a member there.
     pub(crate) fn page(&self, query: &DeadlinePageQuery) -> Result {
         if !self.decide.is_shared() {
             let message = "this daemon has no engine, so locks have no deadline";

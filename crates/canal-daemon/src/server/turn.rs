@@ -1,4 +1,5 @@
-//! The steps of a turn of the daemon, and their order. `due_work_and_exit` does what is due at a time.
+//! The steps of a turn of the daemon, and their order. `due_work_and_exit` does what is due at a
+//! time.
 //!
 //! A turn carries out a [`Batch`] in this order: closed connections and deaths, releases and
 //! renewals, requests. Each of them only proposes changes. The turn follows the log after each

@@ -1,6 +1,6 @@
-//! Serves requests over nodes: this daemon is one of several independent daemons. It grants one part
-//! of a request, notes the progress of the whole request, confirms the part, and reports the waits
-//! that it knows near some runs to clients that look for deadlocks.
+//! Serves requests over nodes: this daemon is one of several independent daemons. It grants one
+//! part of a request, notes the progress of the whole request, confirms the part, and reports the
+//! waits that it knows near some runs to clients that look for deadlocks.
 //!
 //! Invariants: an unconfirmed part ends with its connection and with this daemon, and is never
 //! written to storage that outlives a reboot. If several connections ask for the same part, it
