@@ -323,10 +323,8 @@ impl Alone {
         if !self.recorded.is_empty() {
             let not = if starter.is_some() { "" } else { "not " };
             let locks = self.recorded.len();
-            tracing::warn!(
-                locks,
-                "the daemon ended while locks are held; {not}starting another one"
-            );
+            let what = "the daemon ended while locks are held";
+            tracing::warn!(locks, "{what}; {not}starting another one");
         }
         while !self.look() {
             if let Some(starter) = &mut starter {

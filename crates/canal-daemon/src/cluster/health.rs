@@ -120,10 +120,9 @@ impl Cluster {
             _ => Some(format!("hosts {} have reported or are gone", hosts.join(", "))),
         };
         let left = left_ms.map(|ms| format!("{} s have passed", ms.div_ceil(1_000)));
-        let until = hosts.into_iter().chain(left).collect::<Vec<_>>().join(", and ");
-        let until =
-            if until.is_empty() { "it has read the rest of the log".to_owned() } else { until };
-        Some(format!("the engine may have lost entries, so no locks are granted until {until}"))
+        let end = hosts.into_iter().chain(left).collect::<Vec<_>>().join(", and ");
+        let end = if end.is_empty() { "it has read the rest of the log".to_owned() } else { end };
+        Some(format!("the engine may have lost entries, so no locks are granted until {end}"))
     }
 
     /// The recovery, for `canal status`.

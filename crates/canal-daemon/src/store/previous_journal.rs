@@ -75,11 +75,8 @@ impl PreviousJournal {
             false => adopted(&table, dir, &Visible::look(&written_by, origin), &mut found.notes)?,
         };
         if !same_rules {
-            tracing::info!(
-                rules,
-                now = RULES_VERSION,
-                "an earlier version with other rules wrote the journal"
-            );
+            let what = "an earlier version with other rules wrote the journal";
+            tracing::info!(rules, now = RULES_VERSION, "{what}");
         }
         found.next_token = table.globals().next_token;
         found.begins_anew = !same_rules || written_by != *origin;
@@ -262,13 +259,7 @@ fn name_the_losers(place: &Place, origin: &Origin) {
         }
         let keys: Vec<_> = hold.items.iter().map(|item| item.key.as_str()).collect();
         let (pid, command, token) = (process.pid, hold.asked.command.0.as_str(), hold.token.0);
-        let keys = keys.join(" ");
-        tracing::warn!(
-            pid,
-            command,
-            keys,
-            token,
-            "this process is still running and loses its lock"
-        );
+        let (keys, what) = (keys.join(" "), "this process is still running and loses its lock");
+        tracing::warn!(pid, command, keys, token, "{what}");
     }
 }
