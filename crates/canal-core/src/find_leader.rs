@@ -20,7 +20,6 @@ impl Table {
     /// slot. Other readers next to that holder do not lead. A hold that its client has not
     /// confirmed does not count, because it may still be taken back. Of nested holds, the outermost
     /// leads.
-    #[must_use]
     pub fn leader(&self, key: &Key) -> Leadership {
         let (mut alone, mut is_read) = (None, false);
         let mut slots = self.settings(key).view.map_or(0, View::capacity);

@@ -41,25 +41,21 @@ impl Table {
 
     /// The stored view of a key, else the view that a request without one would get now; `None` for
     /// a key without a stored view or slots in use.
-    #[must_use]
     pub fn effective_view(&self, key: &Key) -> Option<View> {
         self.settings(key).view.or_else(|| self.kind(key).map(|_| self.followed(key)))
     }
 
     /// The kind in which a key is in use, else the kind of its stored view.
-    #[must_use]
     pub fn kind(&self, key: &Key) -> Option<Kind> {
         self.tree.lock(key).effective_kind()
     }
 
     /// The number of slots of that view that are in service.
-    #[must_use]
     pub fn effective_capacity(&self, key: &Key) -> Option<u64> {
         self.effective_view(key).map(|view| self.settings(key).without.capacity(view))
     }
 
     /// Whether more slots of a key are held than its stored size has in service.
-    #[must_use]
     pub fn is_overfull(&self, key: &Key) -> bool {
         let lock = self.tree.lock(key);
         lock.settings.view.is_some() && !lock.fits(lock.class_of(0, None))
@@ -71,13 +67,11 @@ impl Table {
     }
 
     /// The number of held slots of a key.
-    #[must_use]
     pub fn held_of(&self, key: &Key) -> u64 {
         self.tree.lock(key).held
     }
 
     /// Recreates the grant of a hold that was decided earlier. `acquired` is the number held now.
-    #[must_use]
     pub fn granted(&self, hold: &HoldState) -> Granted {
         let items = hold.items.iter().map(|item| GrantedItem {
             acquired: self.acquired(item),
@@ -106,7 +100,6 @@ impl Table {
 
     /// The numbers of held slots and of all slots that are in service under the view of an item,
     /// for a request that waits or arrives next. `None` for reads and writes.
-    #[must_use]
     pub fn use_for(&self, asked: &Request, item: usize) -> Option<(u64, u64)> {
         let asked = self.asked_for(asked);
         let Item { key, ask } = asked.items.get(item)?;
@@ -117,7 +110,6 @@ impl Table {
     }
 
     /// The stored view of a key, or the view that the latest hold other than `own` stated.
-    #[must_use]
     pub fn size_found(&self, key: &Key, own: Option<Token>) -> Option<SizeFound> {
         if let Some(stored) = self.settings(key).view {
             return Some(SizeFound::Stored(stored));
@@ -136,20 +128,17 @@ impl Table {
     }
 
     /// The stored settings of a key.
-    #[must_use]
     pub fn settings(&self, key: &Key) -> &Settings {
         &self.tree.lock(key).settings
     }
 
     /// The number of requests that wait for a key.
-    #[must_use]
     pub fn waiting_for(&self, key: &Key) -> usize {
         self.tree.node(key).map_or(0, Node::waiting)
     }
 
     /// Whether an active request waits for a key, or for a key above or below it. Linear in the
     /// number of waiters.
-    #[must_use]
     pub fn is_awaited(&self, key: &Key) -> bool {
         let meets = |item: &Item| item.key.covers(key) || key.covers(&item.key);
         let mut waiters = self.waiters.values();
@@ -158,7 +147,6 @@ impl Table {
 
     /// A waiter's position in the queue of an item's key: 1 is granted next. Linear in the length
     /// of the queue.
-    #[must_use]
     pub fn position(&self, request: RequestId, item: usize) -> Option<usize> {
         let key = &self.waiters.get(&request)?.request.items.get(item)?.key;
         self.served(key).iter().position(|id| *id == request).map(|index| index + 1)

@@ -73,7 +73,6 @@ pub enum OwnSlots {
 impl Table {
     /// The blockers of a waiting request: for each item that is not free, all conflicting holds, or
     /// else all waiters that precede it. Linear in their number.
-    #[must_use]
     pub fn blockers(&self, request: RequestId) -> Vec<WaitFor> {
         self.waits(request, |contender, item| {
             let mut by = self.blocking(item, &contender.lineage);
@@ -133,7 +132,6 @@ impl Table {
 
     /// The holds that block an item of a request that waits or arrives next; empty if only other
     /// waiters precede it. At most `max`: those of the item's own key first, oldest first.
-    #[must_use]
     pub fn blocking_holds(
         &self,
         asked: &Request,
@@ -186,7 +184,6 @@ impl Table {
     }
 
     /// Why a waiting request is not granted.
-    #[must_use]
     pub fn why(&self, request: RequestId) -> Option<Why> {
         let waiter = self.waiters.get(&request)?;
         let why = |item: usize, reason| {

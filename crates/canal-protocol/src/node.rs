@@ -17,7 +17,6 @@ pub struct Node {
 
 impl Node {
     /// A node that has no name.
-    #[must_use]
     pub fn at(address: NodeAddress) -> Self {
         Self { name: address.to_string(), address, canal: None }
     }
@@ -37,13 +36,11 @@ pub struct NodeFailure {
 
 impl NodeFailure {
     /// A failure that may go away by itself.
-    #[must_use]
     pub fn passing(what: impl Into<String>) -> Self {
         Self { permanent: false, what: what.into(), hint: None }
     }
 
     /// A failure that stays until a user changes something.
-    #[must_use]
     pub fn permanent(what: impl fmt::Display) -> Self {
         Self { permanent: true, what: what.to_string(), hint: None }
     }

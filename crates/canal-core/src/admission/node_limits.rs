@@ -36,7 +36,6 @@ impl Table {
 
     /// Why a view cannot be stored: the key is in use as another kind of lock, or by a request for
     /// a majority of nodes, which relies on a lock of one slot.
-    #[must_use]
     pub fn refusal_of_view(&self, key: &Key, view: Option<View>) -> Option<Outcome> {
         let view = view?;
         if let Some(in_use) = self.tree.lock(key).kind.filter(|in_use| *in_use != view.kind()) {
@@ -58,7 +57,6 @@ impl Table {
 
 /// The refusal if two requests over nodes compete, but a sufficient set of one list may share no
 /// node with a sufficient set of the other.
-#[must_use]
 pub fn differs_in_nodes(asked: &Request, theirs: &Request) -> Option<Refusal> {
     let (over, list) = (asked.over_nodes.as_deref()?, theirs.over_nodes.as_deref()?);
     let is_any = [over, list].iter().any(|it| it.require == Require::Any);
@@ -80,7 +78,6 @@ fn parts(item: &Item) -> (&Key, Mode) {
 
 /// Whether two items compete: each can block the other, because both are slots of the same key, or
 /// one of them is a write and one key covers the other.
-#[must_use]
 pub fn are_rivals(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
     let counted = one.1 == Mode::Counted && other.1 == Mode::Counted && one.0 == other.0;
     let near = one.0.covers(other.0) || other.0.covers(one.0);

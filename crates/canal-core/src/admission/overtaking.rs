@@ -64,14 +64,12 @@ impl Table {
     }
 
     /// The first predecessor of a waiter that is not blocked by a hold.
-    #[must_use]
     pub fn first_ahead(&self, request: RequestId) -> Option<RequestId> {
         let waiter = self.waiters.get(&request).filter(|waiter| !self.is_inactive(waiter))?;
         self.first_predecessor(&self.contender(waiter))
     }
 
     /// The first predecessor of a request that arrives next.
-    #[must_use]
     pub fn first_ahead_of(&self, asked: &Request) -> Option<RequestId> {
         let next = RequestId(self.globals.revision.0 + 1);
         self.first_predecessor(&self.newcomer(self.sized(asked), next))

@@ -191,7 +191,6 @@ struct Blocked {
 impl Table {
     /// The requests that wait in each frame and in the frames inside it. A frame ends only after
     /// all of them have ended.
-    #[must_use]
     pub fn waiters_inside(&self) -> BTreeMap<FrameId, Vec<RequestId>> {
         let mut inside: BTreeMap<FrameId, Vec<RequestId>> =
             self.frames.keys().map(|frame| (*frame, Vec::new())).collect();

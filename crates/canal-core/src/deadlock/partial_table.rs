@@ -26,7 +26,6 @@ impl Table {
     ///
     /// It shows which keys are held and wanted, and by which users. It omits what only the user of
     /// a request may know: commands, notes, tags and owners.
-    #[must_use]
     pub fn partial_table(&self, near: impl IntoIterator<Item = FrameId>) -> Snapshot {
         let near = near.into_iter().filter(|frame| self.frame(*frame).is_some());
         let sessions: BTreeSet<FrameId> = near.map(|frame| self.session(frame)).collect();
@@ -49,7 +48,6 @@ impl Table {
 
     /// The frames of requests that belong to one of these runs over nodes, that their clients
     /// declare to be inside one of them, or that are inside a frame of any node.
-    #[must_use]
     pub fn frames_near(&self, runs: &BTreeSet<RunId>) -> BTreeSet<FrameId> {
         let is_near = |asked: &Request| {
             let part_of = asked.over_nodes.as_deref().is_some_and(|over| runs.contains(&over.run));
@@ -88,7 +86,6 @@ impl PartialTable {
     }
 
     /// Whether a request could be granted now, given the waiters that precede it.
-    #[must_use]
     pub fn can_be_granted(&self, request: RequestId) -> bool {
         let waiter = self.waiter(request);
         waiter.is_some_and(|waiter| self.admission(&self.contender(waiter)).is_ok())
@@ -96,7 +93,6 @@ impl PartialTable {
 
     /// Whether a request could be granted ahead of its turn, because each waiter that precedes it
     /// waits for the request's own session, as far as this table knows. Expensive.
-    #[must_use]
     pub fn can_bypass(&self, request: RequestId) -> bool {
         let waiter = self.waiter(request);
         waiter.is_some_and(|waiter| self.admission_by_bypass(&self.contender(waiter)).is_some())

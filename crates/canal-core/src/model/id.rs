@@ -44,7 +44,6 @@ number! {
 impl Token {
     /// A token from the clock: Unix seconds times 2^20, to the millisecond. It is larger than every
     /// earlier token, unless the clock is wrong.
-    #[must_use]
     pub fn by_clock(now: UnixMillis) -> Self {
         Self(now.0.saturating_mul(1 << 20) / 1000)
     }

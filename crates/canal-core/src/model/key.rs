@@ -85,13 +85,11 @@ impl Key {
     }
 
     /// The key as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
     /// The shared text.
-    #[must_use]
     pub fn text(&self) -> &Arc<str> {
         &self.text
     }
@@ -125,7 +123,6 @@ impl Key {
     }
 
     /// Whether this key equals `other` or is one of its ancestors: `a` covers `a`, `a/b`, `a/b/c`.
-    #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         other
             .text

@@ -22,7 +22,6 @@ pub struct Settings {
 
 impl Settings {
     /// Whether nothing is stored.
-    #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -69,7 +68,6 @@ pub struct OutOfService(pub BTreeSet<u64>);
 
 impl OutOfService {
     /// Whether all buckets are in service.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -117,7 +117,6 @@ pub enum Outcome {
 impl Outcome {
     /// Whether it reports the state of a new or waiting request. One entry may do so more than
     /// once: if a request is queued and then granted or refused, only the last outcome counts.
-    #[must_use]
     pub fn is_word_on(&self, id: RequestId) -> bool {
         match self {
             Self::Queued { request, .. }
@@ -193,7 +192,6 @@ pub enum By {
 
 impl By {
     /// The frame of the hold or request.
-    #[must_use]
     pub fn frame(self) -> FrameId {
         match self {
             Self::Hold(_, frame) | Self::Waiter(_, frame) => frame,

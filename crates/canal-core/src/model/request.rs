@@ -162,7 +162,6 @@ pub enum Mode {
 
 impl Ask {
     /// The mode in which the key is requested.
-    #[must_use]
     pub fn mode(&self) -> Mode {
         match self {
             Self::Counted { .. } => Mode::Counted,
@@ -172,14 +171,12 @@ impl Ask {
     }
 
     /// Slots of a counted lock, as a caller requests them.
-    #[must_use]
     pub const fn slots(count: u64, view: Option<View>) -> Self {
         Self::Counted { count, view, given: None, spread: false }
     }
 
     /// For a counted item: how many slots it asks for, and the view that it has where none is
     /// stored. `None` stands for [`View::ONE`].
-    #[must_use]
     pub fn counted(&self) -> Option<(u64, Option<View>)> {
         match *self {
             Self::Counted { count, view, given, .. } => Some((count, view.or(given))),
@@ -188,7 +185,6 @@ impl Ask {
     }
 
     /// Whether it asks for a slot of the bucket with the fewest held slots.
-    #[must_use]
     pub fn is_spread(&self) -> bool {
         matches!(self, Self::Counted { spread: true, .. })
     }
@@ -204,7 +200,6 @@ impl Ask {
     }
 
     /// The view that the caller states.
-    #[must_use]
     pub fn stated(&self) -> Option<View> {
         match self {
             Self::Counted { view, .. } => *view,
@@ -321,7 +316,6 @@ pub const CONFIRMED_TOKEN_MAX: u64 = 1 << 52;
 
 impl Require {
     /// How many of `nodes` must grant the request.
-    #[must_use]
     pub fn least(self, nodes: usize) -> usize {
         match self {
             Self::All => nodes,
@@ -333,20 +327,17 @@ impl Require {
 
 impl OverNodes {
     /// How many of its nodes must grant it.
-    #[must_use]
     pub fn least(&self) -> usize {
         self.require.least(self.nodes.len())
     }
 
     /// Whether there is at least one node, and the nodes are ascending, each once.
-    #[must_use]
     pub fn is_sorted(&self) -> bool {
         !self.nodes.is_empty() && self.nodes.windows(2).all(|pair| pair[0] < pair[1])
     }
 
     /// Whether every set of nodes that is enough for one of two requests shares a node with every
     /// set that is enough for the other. Only then do the requests exclude each other.
-    #[must_use]
     pub fn always_meets(&self, other: &Self) -> bool {
         let also = self.nodes.iter().filter(|node| !other.nodes.contains(node)).count();
         self.least() + other.least() > other.nodes.len() + also
@@ -364,13 +355,11 @@ pub struct Usage {
 
 /// The room that a key takes in a request: its length, plus a flat amount for the data stored with
 /// it.
-#[must_use]
 pub fn key_room(key: &Key) -> usize {
     key.as_str().len() + 64
 }
 
 /// The room that the keys of these items take.
-#[must_use]
 pub fn room_of(items: &[Item]) -> usize {
     items.iter().map(|item| key_room(&item.key)).sum()
 }

@@ -40,7 +40,6 @@ impl View {
     pub const ONE: Self = Self::Slots { slots: 1 };
 
     /// The number of slots at once; saturates at `u64::MAX`.
-    #[must_use]
     pub fn capacity(self) -> u64 {
         match self {
             Self::Buckets { per, buckets } => per.saturating_mul(buckets),
@@ -49,7 +48,6 @@ impl View {
     }
 
     /// The number of slots in each bucket; 1 for the slots kind.
-    #[must_use]
     pub fn unit(self) -> u64 {
         match self {
             Self::Buckets { per, .. } => per.max(1),
@@ -58,7 +56,6 @@ impl View {
     }
 
     /// The kind of lock that this view describes.
-    #[must_use]
     pub fn kind(self) -> Kind {
         match self {
             Self::Buckets { .. } => Kind::Buckets,
@@ -67,7 +64,6 @@ impl View {
     }
 
     /// The bucket that contains a slot; `None` for the slots kind.
-    #[must_use]
     pub fn bucket(self, slot: u64) -> Option<u64> {
         match self {
             Self::Buckets { per, .. } => slot.checked_div(per),
@@ -106,13 +102,11 @@ pub struct Slots(pub Vec<SlotRange>);
 
 impl Slots {
     /// Whether the set is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The number of slots.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().map(|range| range.1 - range.0 + 1).sum()
     }
@@ -137,13 +131,11 @@ impl Slots {
     }
 
     /// The lowest `count` slots.
-    #[must_use]
     pub(crate) fn lowest(&self, count: u64) -> Self {
         Self::first_of(self.0.iter().copied(), count)
     }
 
     /// The set without its lowest `count` slots.
-    #[must_use]
     pub(crate) fn without_lowest(&self, count: u64) -> Self {
         let (mut rest, mut missing) = (Vec::new(), count);
         for &SlotRange(first, last) in &self.0 {

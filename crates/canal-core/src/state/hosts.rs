@@ -10,7 +10,6 @@ use crate::{Change, Entry, FrameId, HostId, HostState, Owner, Table, WaiterStatu
 
 impl Table {
     /// A host that has joined and is not gone.
-    #[must_use]
     pub fn host(&self, host: HostId) -> Option<&HostState> {
         self.globals.hosts.get(&host)
     }

@@ -15,13 +15,11 @@ pub(crate) const PAST_LEASES_MAX: usize = 256;
 
 impl Table {
     /// The frame of a lease that holds or waits, whichever host watches over it.
-    #[must_use]
     pub fn lease(&self, lease: LeaseId) -> Option<FrameId> {
         self.frame_of(HostId::default(), &Owner::Lease(lease))
     }
 
     /// How a lease ended, if that is still remembered.
-    #[must_use]
     pub fn past_lease(&self, lease: LeaseId) -> Option<&PastLease> {
         self.globals.past_leases.iter().rev().find(|past| past.lease == lease)
     }

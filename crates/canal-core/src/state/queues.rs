@@ -41,7 +41,6 @@ impl Table {
     }
 
     /// The requests that wait for a key, in queue order.
-    #[must_use]
     pub fn served(&self, key: &Key) -> Vec<RequestId> {
         let inactive = self.tree.node(key).into_iter().flat_map(|node| &node.inactive);
         let inactive = inactive.filter_map(|id| self.waiters.get(id)).map(|it| Rank::of(it));

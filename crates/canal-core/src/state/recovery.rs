@@ -19,7 +19,6 @@ impl Table {
     ///   ([`Change::Present`]), or has ended; and
     /// - if entries may be missing, the longest TTL has passed: by then, a host that the table does
     ///   not know has stopped its commands.
-    #[must_use]
     pub fn recovery(&self) -> Option<&Recovery> {
         self.globals.recovery.as_ref()
     }
@@ -27,7 +26,6 @@ impl Table {
     /// Whether a client may still learn of a grant with this token. If not, a lost entry may have
     /// granted the lock to another client: take the grant back ([`Change::Suspend`]) and request it
     /// again.
-    #[must_use]
     pub fn may_be_told(&self, token: Token) -> bool {
         self.globals.recovery.is_none() && token >= self.globals.untold_below
     }

@@ -4,7 +4,6 @@ use crate::{Diverged, Key, Settings, Snapshot, Table};
 
 impl Table {
     /// The table as plain data.
-    #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             frames: self.frames().cloned().collect(),

@@ -76,69 +76,58 @@ pub(crate) struct Contender<'a> {
 
 impl Table {
     /// The revision of the last entry applied.
-    #[must_use]
     pub fn revision(&self) -> Revision {
         self.globals.revision
     }
 
     /// The values that belong to no key, frame or request.
-    #[must_use]
     pub fn globals(&self) -> &Globals {
         &self.globals
     }
 
     /// The waiting or holding request with this tag.
-    #[must_use]
     pub fn tagged(&self, tag: Tag) -> Option<RequestId> {
         self.tags.get(&tag).copied()
     }
 
     /// A waiting request.
-    #[must_use]
     pub fn waiter(&self, request: RequestId) -> Option<&WaiterState> {
         self.waiters.get(&request).map(Box::as_ref)
     }
 
     /// The hold that was granted to a request.
-    #[must_use]
     pub fn hold_of(&self, request: RequestId) -> Option<&HoldState> {
         self.hold(*self.granted.get(&request)?)
     }
 
     /// The hold of the request with this tag.
-    #[must_use]
     pub fn hold_tagged(&self, tag: Tag) -> Option<&HoldState> {
         self.hold_of(self.tagged(tag)?)
     }
 
     /// The content of a request that waits or holds.
-    #[must_use]
     pub fn request(&self, id: RequestId) -> Option<&Arc<Request>> {
         let waiting = self.waiter(id).map(|waiter| &waiter.request);
         waiting.or_else(|| self.hold_of(id).map(|hold| &hold.asked))
     }
 
     /// The frame of a request that waits or holds.
-    #[must_use]
     pub fn frame_of_request(&self, id: RequestId) -> Option<FrameId> {
         let waiting = self.waiter(id).map(|waiter| waiter.frame);
         waiting.or_else(|| self.hold_of(id).map(|hold| hold.frame))
     }
 
     /// A hold.
-    #[must_use]
     pub fn hold(&self, token: Token) -> Option<&HoldState> {
         self.holds.get(&token).map(Arc::as_ref)
     }
 
     /// A hold, shared so that the caller can still use it after it has ended.
-    #[must_use]
     pub fn hold_to_keep(&self, token: Token) -> Option<Arc<HoldState>> {
         self.holds.get(&token).cloned()
     }
 
     /// The holds that a release ends, as a whole or in part.
-    #[must_use]
     pub fn holds_of(&self, release: &Release) -> Vec<Arc<HoldState>> {
         let tokens: Vec<Token> = match release {
             Release::Latest { frame, key } => self.latest_hold(*frame, key).into_iter().collect(),
@@ -149,7 +138,6 @@ impl Table {
     }
 
     /// The frame of an owner that has not ended.
-    #[must_use]
     pub fn frame_of(&self, host: HostId, owner: &Owner) -> Option<FrameId> {
         self.owners.get(&owner_key(host, owner)).copied()
     }
@@ -162,13 +150,11 @@ impl Table {
     }
 
     /// A frame.
-    #[must_use]
     pub fn frame(&self, frame: FrameId) -> Option<&FrameState> {
         self.frames.get(&frame).map(|frame| &frame.state)
     }
 
     /// The outermost frame around a frame, which identifies its session.
-    #[must_use]
     pub fn session(&self, frame: FrameId) -> FrameId {
         self.frames.get(&frame).map_or(frame, |frame| frame.root)
     }
@@ -185,7 +171,6 @@ impl Table {
     }
 
     /// The token of a frame's latest hold of a key.
-    #[must_use]
     pub fn latest_hold(&self, frame: FrameId, key: &Key) -> Option<Token> {
         self.frames.get(&frame)?.shares.get(key)?.tokens.last().copied()
     }
@@ -207,7 +192,6 @@ impl Table {
     }
 
     /// The usage of a user.
-    #[must_use]
     pub fn usage(&self, uid: u32) -> Usage {
         self.usage.get(&uid).copied().unwrap_or_default()
     }

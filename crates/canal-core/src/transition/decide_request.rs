@@ -67,7 +67,6 @@ impl Table {
     }
 
     /// The decision about a request if it were the next entry. Changes nothing.
-    #[must_use]
     pub fn verdict_on(&self, asked: &Request) -> Outcome {
         let request = RequestId(self.globals.revision.0 + 1);
         let superseded = self.superseded_waiters(asked);

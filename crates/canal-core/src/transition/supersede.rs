@@ -29,7 +29,6 @@ impl Table {
 
     /// The holds that a request supersedes, oldest first: their requests are older. The request
     /// waits or holds.
-    #[must_use]
     pub fn superseded_holds(&self, request: RequestId) -> Vec<Token> {
         self.request(request).map_or_else(Vec::new, |asked| self.holds_before(asked, request))
     }

@@ -94,13 +94,11 @@ impl Client {
     }
 
     /// Reports the state of all keys now and after each change, a few times a second at most.
-    #[must_use]
     pub fn updates(self) -> Updates {
         Updates::new(self.0, StatusQuery::default())
     }
 
     /// Reports the state of this key and of the keys below it, now and after each change.
-    #[must_use]
     pub fn updates_of(self, key: &str) -> Updates {
         Updates::new(self.0, of(key))
     }
@@ -180,14 +178,12 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// Chooses the daemon that the `canal` command uses.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Chooses the daemon that listens at this socket. Its journal, state and configuration are in
     /// the same directory.
-    #[must_use]
     pub fn at(socket: impl Into<PathBuf>) -> Self {
         Self { socket: Some(socket.into()), ..Self::default() }
     }

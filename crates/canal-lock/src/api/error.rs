@@ -52,7 +52,6 @@ impl Error {
     }
 
     /// The kind of this error.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match &*self.0 {
             ClientError::Failure(failure) => kind_of(failure),
@@ -70,21 +69,18 @@ impl Error {
     }
 
     /// Advice on how to solve the problem, if there is any.
-    #[must_use]
     pub fn hint(&self) -> Option<&str> {
         self.failure()?.hint.as_deref()
     }
 
     /// For [`ErrorKind::Busy`] and [`ErrorKind::Timeout`]: the holders that block the request, the
     /// longest hold first, at most five.
-    #[must_use]
     pub fn holders(&self) -> &[HolderInfo] {
         self.failure().map_or(&[], |failure| &failure.holders)
     }
 
     /// For [`ErrorKind::Deadlock`]: the whole ring, each waiter with what blocks it. Empty if the
     /// request conflicts only with its own session.
-    #[must_use]
     pub fn cycle(&self) -> &[CycleStepInfo] {
         self.failure().map_or(&[], |failure| &failure.cycle)
     }

@@ -87,13 +87,11 @@ impl Guard {
     /// The fencing token, which is greater than the tokens of all earlier grants. A resource that
     /// remembers the greatest token and refuses smaller ones is safe from a process that continues
     /// after it has lost its lock.
-    #[must_use]
     pub fn token(&self) -> u64 {
         self.grant.token
     }
 
     /// The slots that were granted of each key, in the order of the request.
-    #[must_use]
     pub fn keys(&self) -> &[GrantedKey] {
         &self.grant.keys
     }
@@ -101,32 +99,27 @@ impl Guard {
     /// The numbers of all held slots, in the order of the request. Numbers start at 0, and two
     /// holds never have the same slot of a key at the same time. Empty if all keys are read or
     /// written.
-    #[must_use]
     pub fn slots(&self) -> Vec<u64> {
         self.grant.keys.iter().flat_map(|key| &key.slots).map(|slot| slot.slot).collect()
     }
 
     /// The number of the slot, if the lock has exactly one.
-    #[must_use]
     pub fn slot(&self) -> Option<u64> {
         if let [slot] = self.slots()[..] { Some(slot) } else { None }
     }
 
     /// The name of the session, as [`status`](crate::status) shows it.
-    #[must_use]
     pub fn session(&self) -> &str {
         &self.grant.session
     }
 
     /// Whether the lock is lost, or can no longer be relied on. A lost lock stays lost. This call
     /// needs no daemon: it reads memory that the daemon shares.
-    #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost().is_some()
     }
 
     /// Why and when the lock was lost, if it was.
-    #[must_use]
     pub fn lost(&self) -> Option<Lost> {
         self.monitor.as_ref()?.lost()
     }

@@ -75,7 +75,6 @@ pub struct LostLease {
 impl LostLease {
     /// A sentence about the loss: the keys, the reason and, if it is not empty, the time (` 3m12s
     /// ago`). `None` if the reason is unknown.
-    #[must_use]
     pub fn sentence(&self, reason: &str, when: &str) -> Option<String> {
         let keys = match self.more_keys {
             0 => format!("`{}`", self.key),

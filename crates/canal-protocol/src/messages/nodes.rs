@@ -25,7 +25,6 @@ pub struct KnownNode {
 
 impl KnownNode {
     /// `the daemon of deploy (user 1001) at /tmp/canal-1001 on web1`.
-    #[must_use]
     pub fn shown(&self) -> String {
         let Self { machine, place, uid, user, .. } = self;
         let user = match user {
@@ -260,7 +259,6 @@ pub struct FrameFound {
 impl FrameFound {
     /// The run or frame within which it was requested, according to its client. This authorises
     /// nothing.
-    #[must_use]
     pub fn above(&self) -> Option<Above> {
         let frame = self.under_frame.map(|above| Above::Frame(above.node, above.frame));
         frame.or(self.under_run.map(Above::Run))

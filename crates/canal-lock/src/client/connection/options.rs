@@ -36,7 +36,6 @@ const UP_MAX: Duration = Duration::from_secs(10);
 impl Options {
     /// The options for a request that waits this long, or without end if `None`. They bound how far
     /// a daemon that hangs while it starts can delay the request.
-    #[must_use]
     pub fn of_wait(self, wait_ms: Option<u64>) -> Self {
         let wait = wait_ms.map_or(UP_MAX, Duration::from_millis);
         Self { up: wait.clamp(UP_MIN, UP_MAX), ..self }

@@ -44,7 +44,6 @@ impl Limits {
     }
 
     /// The limits for a search of the daemon's history.
-    #[must_use]
     pub fn of_search(self) -> Self {
         Self { busy: SEARCH_MAX, by_other_thread: true, ..self }
     }
