@@ -21,6 +21,7 @@ pub use find_leader::Leadership;
 pub use model::*;
 pub use queries::SizeFound;
 pub use state::Table;
+pub(crate) use state::table::Result;
 pub use why_waiting::{OwnSlots, Reason, Why};
 
 #[cfg(test)]

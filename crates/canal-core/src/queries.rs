@@ -79,13 +79,8 @@ impl Table {
             shared: item.shared,
             view: item.view,
         });
-        Granted {
-            request: hold.request,
-            frame: hold.frame,
-            token: hold.token,
-            items: items.collect(),
-            bypassed_blockers: false,
-        }
+        let HoldState { request, frame, token, .. } = *hold;
+        Granted { request, frame, token, items: items.collect(), bypassed_blockers: false }
     }
 
     fn acquired(&self, item: &HeldItem) -> u64 {
@@ -121,10 +116,7 @@ impl Table {
 
     /// The request with its views, as the table stores it or would store it.
     pub(crate) fn asked_for<'r>(&self, asked: &'r Request) -> Cow<'r, Request> {
-        match self.tagged(asked.tag) {
-            Some(_) => Cow::Borrowed(asked),
-            None => self.sized(asked),
-        }
+        if self.tagged(asked.tag).is_some() { Cow::Borrowed(asked) } else { self.sized(asked) }
     }
 
     /// The stored settings of a key.

@@ -105,14 +105,13 @@ impl Table {
         waits.collect()
     }
 
-    fn blocking(&self, item: &Item, lineage: &[FrameId]) -> Vec<By> {
-        let holds = self.holds_in_the_way(item, lineage).into_iter();
-        holds.filter_map(|token| Some(By::Hold(token, self.hold(token)?.frame))).collect()
-    }
-
     /// The holds that block one item of a waiting request.
-    pub(crate) fn holds_in_the_way(&self, item: &Item, lineage: &[FrameId]) -> BTreeSet<Token> {
-        self.blocking_tokens(item, lineage, lineage).collect()
+    fn blocking(&self, item: &Item, lineage: &[FrameId]) -> Vec<By> {
+        let holds: BTreeSet<Token> = self.blocking_tokens(item, lineage, lineage).collect();
+        holds
+            .into_iter()
+            .filter_map(|token| Some(By::Hold(token, self.hold(token)?.frame)))
+            .collect()
     }
 
     /// The holds that block an item: those of its own key first, oldest first; a hold can occur

@@ -8,7 +8,7 @@ use super::admit::Obstacle;
 use crate::index::counted_lock::Lock;
 use crate::index::grant_order::{Rank, arrived_before};
 use crate::state::table::Contender;
-use crate::{Entry, Granted, Item, Mode, Request, RequestId, Table};
+use crate::{Entry, Granted, Item, Mode, Request, RequestId, Result, Table};
 
 impl Table {
     /// The waiters that precede a request.
@@ -20,22 +20,18 @@ impl Table {
     /// The waiters that a grant overtakes: those that arrived before its request, compete with it
     /// for an item and do not precede it. Omits predecessors, because they wait for the session of
     /// the request. For the same reason, omits competitors for an item that its lineage covers.
-    pub(crate) fn passed_by(
-        &self,
-        entry: &Entry,
-        granted: &Granted,
-    ) -> Result<BTreeSet<RequestId>, String> {
+    pub(crate) fn passed_by(&self, entry: &Entry, grant: &Granted) -> Result<BTreeSet<RequestId>> {
         let mut passed = BTreeSet::new();
         if self.waiters.is_empty() {
             return Ok(passed);
         }
-        let id = granted.request;
+        let id = grant.request;
         let contender = match self.waiters.get(&id) {
             Some(waiter) => self.contender(waiter),
             None => self.newcomer(self.sized(self.asked(entry, id)?), id),
         };
         let Contender { asked, lineage, rank, .. } = &contender;
-        let items = std::iter::zip(&asked.items, &granted.items);
+        let items = std::iter::zip(&asked.items, &grant.items);
         for (item, _) in items.filter(|(_, given)| !given.shared) {
             let (key, mode) = (&item.key, item.ask.mode());
             if mode == Mode::Counted {
@@ -51,7 +47,7 @@ impl Table {
                 passed.extend(behind);
             }
         }
-        if granted.bypassed_blockers {
+        if grant.bypassed_blockers {
             let ahead = self.predecessors(&contender);
             passed.retain(|waiter| !ahead.contains(waiter));
         }
@@ -83,11 +79,7 @@ impl Table {
 
     /// The last waiter that precedes one item of a request. Waiters are granted in order, so this
     /// one probably blocks the item longest.
-    pub(crate) fn last_predecessor(
-        &self,
-        contender: &Contender<'_>,
-        item: &Item,
-    ) -> Option<RequestId> {
+    pub(crate) fn last_ahead(&self, contender: &Contender<'_>, item: &Item) -> Option<RequestId> {
         let preceding = self.preceding(contender, item);
         preceding.filter_map(|mut ranks| ranks.next_back()).max().map(|(last, _)| last.request)
     }

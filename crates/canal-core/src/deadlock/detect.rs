@@ -45,11 +45,8 @@ impl Table {
     /// follows all holders of a wanted key, even while enough slots are free, so it can find the
     /// first cycle late. Following only the holders that block the request would need another
     /// version of the rules.
-    pub(crate) fn victim(
-        &self,
-        deadlock_candidates: &BTreeSet<RequestId>,
-    ) -> Option<(RequestId, Vec<WaitFor>)> {
-        let reachable = self.reachable(deadlock_candidates.iter().copied(), Edges::Holds);
+    pub(crate) fn victim(&self, among: &BTreeSet<RequestId>) -> Option<(RequestId, Vec<WaitFor>)> {
+        let reachable = self.reachable(among.iter().copied().collect(), Edges::Holds);
         if !reachable.may_close_cycle {
             return None;
         }
@@ -65,13 +62,10 @@ impl Table {
         };
         let cycle = |request| shortest_cycle(request, steps);
         // Prefer the youngest session, and within it the latest request.
-        let mut waiting: Vec<(FrameId, RequestId)> = residual
-            .waiters
-            .values()
-            .map(|waiter| (residual.session(waiter.frame), waiter.id))
-            .collect();
-        waiting.sort_unstable_by(|one, other| other.cmp(one));
-        let requests = || waiting.iter().map(|(_, request)| *request);
+        let waiting = residual.waiters.values();
+        let waiting: BTreeSet<(FrameId, RequestId)> =
+            waiting.map(|waiter| (residual.session(waiter.frame), waiter.id)).collect();
+        let requests = || waiting.iter().rev().map(|(_, request)| *request);
         let with_cycle = |request| Some((request, cycle(request)?));
         let on_a_cycle = |request: RequestId| cycle(request).is_some();
         let helps = |request| reduction.helped_by_refusal(request).into_iter().any(on_a_cycle);

@@ -13,7 +13,7 @@ use std::ops::Bound;
 use crate::admission::admit::Obstacle;
 use crate::index::grant_order::{Class, Rank};
 use crate::state::table::{Contender, Frame};
-use crate::{FrameId, Globals, HoldState, Item, Key, Mode, RequestId, Snapshot, Table, Token};
+use crate::{FrameId, Globals, HoldState, Key, Mode, RequestId, Result, Snapshot, Table, Token};
 
 /// The sessions and keys that some requests can wait for.
 #[derive(Debug, Default)]
@@ -36,29 +36,18 @@ pub(crate) enum Edges {
     HoldsAndOrder,
 }
 
-/// The part of a key that the search has already visited for one mode.
-struct Visited {
-    /// The holders that are starting sessions.
-    starting: Vec<FrameId>,
-    /// The search has visited all waiters before this rank.
-    waiters: Option<Rank>,
-}
-
 impl Table {
     /// The sessions and keys that some requests can wait for, including their own. Visits each key
     /// and each position in a queue once.
-    pub(crate) fn reachable(
-        &self,
-        start: impl Iterator<Item = RequestId>,
-        edges: Edges,
-    ) -> Reachable<'_> {
-        let mut next: Vec<RequestId> = start.collect();
+    pub(crate) fn reachable(&self, mut next: Vec<RequestId>, edges: Edges) -> Reachable<'_> {
         let starting = next.iter().filter_map(|id| self.waiters.get(id));
         let starting: BTreeSet<FrameId> =
             starting.map(|waiter| self.session(waiter.frame)).collect();
         let mut reachable = Reachable::default();
         let mut seen = BTreeSet::new();
-        let mut visited: BTreeMap<(&Key, Mode), Visited> = BTreeMap::new();
+        // For each key and mode: the holders that are starting sessions, and the rank up to which
+        // the search has visited the waiters.
+        let mut visited = BTreeMap::new();
         while let Some(id) = next.pop() {
             let Some(waiter) = self.waiters.get(&id).filter(|_| seen.insert(id)) else { continue };
             if self.is_inactive(waiter) {
@@ -66,22 +55,19 @@ impl Table {
             }
             let (own, rank) = (self.session(waiter.frame), Rank::of(waiter));
             let mut sessions = vec![own];
+            // Nested frames can block each other.
+            let nests = self.sessions.get(&own).is_some_and(|session| session.frames.len() > 1);
             for item in &waiter.request.items {
                 let (key, mode) = (&item.key, item.ask.mode());
                 reachable.keys.insert(key.as_str(), key);
-                let visited = visited.entry((key, mode)).or_insert_with(|| {
+                let (holders, up_to) = visited.entry((key, mode)).or_insert_with(|| {
                     let holders = self.holders_in_the_way(key, mode);
                     sessions.extend(&holders);
-                    Visited {
-                        starting: holders.intersection(&starting).copied().collect(),
-                        waiters: None,
-                    }
+                    (holders.intersection(&starting).copied().collect::<Vec<_>>(), None::<Rank>)
                 });
-                reachable.may_close_cycle |=
-                    visited.starting.iter().any(|root| *root != own || self.nests(own));
-                if edges == Edges::HoldsAndOrder && visited.waiters.is_none_or(|to| to < rank) {
-                    let from =
-                        visited.waiters.replace(rank).map_or(Bound::Unbounded, Bound::Included);
+                reachable.may_close_cycle |= holders.iter().any(|root| *root != own || nests);
+                if edges == Edges::HoldsAndOrder && up_to.is_none_or(|to| to < rank) {
+                    let from = up_to.replace(rank).map_or(Bound::Unbounded, Bound::Included);
                     // For slots, all that want slots or reads of this key.
                     let slots = self.tree.node(key).filter(|_| mode == Mode::Counted);
                     let slots = slots.map(|node| node.here.waits.of(Mode::Read));
@@ -97,11 +83,6 @@ impl Table {
             }
         }
         reachable
-    }
-
-    /// Whether a session has nested frames, which can block each other.
-    fn nests(&self, session: FrameId) -> bool {
-        self.sessions.get(&session).is_some_and(|session| session.frames.len() > 1)
     }
 
     /// The sessions that hold slots of a key, or an item that conflicts with it.
@@ -137,11 +118,9 @@ impl Table {
             holds: holds.into_iter().cloned().collect(),
             waiters: waiters.filter(|waiter| !self.is_inactive(waiter)).cloned().collect(),
         };
-        match Self::restore(&snapshot) {
-            Ok(subtable) => subtable,
-            // Cannot fail: a part of a consistent table is consistent.
-            Err(error) => panic!("a part of the table is inconsistent: {error}"),
-        }
+        // Cannot fail: a part of a consistent table is consistent.
+        Self::restore(&snapshot)
+            .unwrap_or_else(|error| panic!("a part of the table is inconsistent: {error}"))
     }
 }
 
@@ -215,8 +194,16 @@ impl Table {
         let blocked = Blocked::default();
         let mut reduction =
             Reduction { residual: self, edges, frozen, inside, ending, retry, blocked };
-        reduction.run();
-        reduction
+        loop {
+            while let Some(request) = reduction.retry.pop_first() {
+                reduction.revisit(request);
+            }
+            let ending = std::mem::take(&mut reduction.ending);
+            if ending.is_empty() {
+                return reduction;
+            }
+            ending.into_iter().for_each(|frame| reduction.end(frame));
+        }
     }
 }
 
@@ -236,54 +223,47 @@ impl Reduction {
     /// Whether a refusal lets a frame end that holds a key that another request wants. A cheap
     /// check before the exact one.
     fn can_help(&self, request: RequestId) -> bool {
-        let Some(waiter) = self.residual.waiters.get(&request) else { return false };
-        let frames = self.residual.enclosing(waiter.frame);
+        let residual = &self.residual;
+        let Some(waiter) = residual.waiters.get(&request) else { return false };
+        let frames = residual.enclosing(waiter.frame);
         let ending = frames.filter(|frame| self.inside.get(&frame.state.id) == Some(&1));
-        let gone: Vec<FrameId> = ending.map(|frame| frame.state.id).collect();
-        let held = gone.iter().filter_map(|frame| self.residual.frames.get(frame));
-        let keys: BTreeSet<&Key> = held.flat_map(|frame| frame.shares.keys()).collect();
-        let near = keys.iter().flat_map(|key| self.residual.waiting_near(key));
+        let (gone, held): (Vec<FrameId>, Vec<_>) =
+            ending.map(|frame| (frame.state.id, frame.shares.keys())).unzip();
+        let keys: BTreeSet<&Key> = held.into_iter().flatten().collect();
+        let near = keys.iter().flat_map(|key| residual.waiting_near(key));
         let others: BTreeSet<RequestId> = near.filter(|other| *other != request).collect();
-        let others = others.iter().filter_map(|id| self.residual.waiters.get(id));
-        others
-            .into_iter()
-            .any(|other| self.residual.may_be_free_without(&self.residual.contender(other), &gone))
+        let mut others = others.iter().filter_map(|id| residual.waiters.get(id));
+        others.any(|other| residual.may_be_free_without(&residual.contender(other), &gone))
     }
 
-    fn run(&mut self) {
-        loop {
-            while let Some(request) = self.retry.pop_first() {
-                self.revisit(request);
-            }
-            let ending = std::mem::take(&mut self.ending);
-            if ending.is_empty() {
-                return;
-            }
-            for frame in ending {
-                self.end(frame);
-            }
-        }
-    }
-
+    /// Admits a request, or registers it under the waiter, the hold or the number of slots that
+    /// blocks one of its items.
     fn revisit(&mut self, request: RequestId) {
-        let Some(waiter) = self.residual.waiters.get(&request) else { return };
-        let contender = self.residual.contender(waiter);
+        let (residual, blocked) = (&self.residual, &mut self.blocked);
+        let Some(waiter) = residual.waiters.get(&request) else { return };
+        let contender = residual.contender(waiter);
         let admission = match self.edges {
-            Edges::Holds => self.residual.admission_alone(&contender),
-            Edges::HoldsAndOrder => self.residual.admission(&contender),
+            Edges::Holds => residual.admission_alone(&contender),
+            Edges::HoldsAndOrder => residual.admission(&contender),
         };
         let Err((at, obstacle)) = admission else { return self.admit(request) };
         let item = &waiter.request.items[at];
-        if obstacle == Obstacle::Conflict {
-            return self.residual.block_on_hold(
-                &mut self.blocked,
-                request,
-                item,
-                &contender.lineage,
-            );
+        let mut holds = residual.conflicting_holds(&item.key, item.ask.mode(), &contender.lineage);
+        if obstacle == Obstacle::Behind {
+            let by = residual.last_ahead(&contender, item);
+            blocked.by_waiter.entry(by.unwrap_or(request)).or_default().push(request);
+        } else if let Some(token) = holds.next() {
+            blocked.by_hold.entry(token).or_default().push(request);
+        } else if let Some((count, own)) = item.ask.counted() {
+            let lock = residual.tree.lock(&item.key);
+            let Class { capacity, unit, .. } = lock.class_of(count, own);
+            // Later, fewer of the slots that are out of service may be held.
+            let out = lock.held_out(unit);
+            if let Some(held) = capacity.saturating_add(out).checked_sub(count) {
+                let slots = blocked.by_slots.entry(item.key.clone()).or_default();
+                slots.entry(held).or_default().push(request);
+            }
         }
-        let by = self.residual.last_predecessor(&contender, item);
-        self.blocked.by_waiter.entry(by.unwrap_or(request)).or_default().push(request);
     }
 
     fn admit(&mut self, request: RequestId) {
@@ -317,30 +297,6 @@ impl Reduction {
 }
 
 impl Table {
-    /// Registers a waiter under the hold, or the number of slots, that blocks one of its items.
-    fn block_on_hold(
-        &self,
-        blocked: &mut Blocked,
-        waiter: RequestId,
-        item: &Item,
-        lineage: &[FrameId],
-    ) {
-        let key = &item.key;
-        let hold = self.conflicting_holds(key, item.ask.mode(), lineage).next();
-        if let Some(token) = hold {
-            blocked.by_hold.entry(token).or_default().push(waiter);
-        } else if let Some((count, own)) = item.ask.counted() {
-            let lock = self.tree.lock(key);
-            let Class { capacity, unit, .. } = lock.class_of(count, own);
-            // Later, fewer of the slots that are out of service may be held.
-            let out = lock.held_out(unit);
-            if let Some(held) = capacity.saturating_add(out).checked_sub(count) {
-                let slots = blocked.by_slots.entry(key.clone()).or_default();
-                slots.entry(held).or_default().push(waiter);
-            }
-        }
-    }
-
     /// Whether a request may be admitted once some frames have released everything, if no waiter
     /// precedes it. Optimistic: frames outside may share those slots.
     pub(crate) fn may_be_free_without(&self, contender: &Contender<'_>, gone: &[FrameId]) -> bool {
@@ -349,21 +305,18 @@ impl Table {
         asked.items.iter().all(|item| {
             let (key, mode) = (&item.key, item.ask.mode());
             self.foreign_conflicts(key, self.tree.node(key), mode, &exempt) == 0
-                && self.may_fit_without(item, lineage, gone)
+                && self.contested(item, lineage).is_none_or(|(lock, class)| {
+                    let items = self.counted_by(key, gone).filter(|item| !item.shared);
+                    let freed = lock.in_service(class.unit, items.map(|item| &item.slots));
+                    let left = lock.held_in_service(class.unit) - freed;
+                    left.saturating_add(class.count) <= class.capacity
+                })
         })
-    }
-
-    fn may_fit_without(&self, item: &Item, lineage: &[FrameId], gone: &[FrameId]) -> bool {
-        let Some((lock, class)) = self.contested(item, lineage) else { return true };
-        let items = self.counted_by(&item.key, gone).filter(|item| !item.shared);
-        let freed = lock.in_service(class.unit, items.map(|item| &item.slots));
-        let left = lock.held_in_service(class.unit) - freed;
-        left.saturating_add(class.count) <= class.capacity
     }
 }
 
 /// Panics on failure: every id was just read from this copy.
-pub(super) fn must(done: Result<(), String>) {
+pub(super) fn must(done: Result) {
     if let Err(error) = done {
         panic!("the copy is inconsistent: {error}");
     }

@@ -30,7 +30,7 @@ impl Table {
         let near = near.into_iter().filter(|frame| self.frame(*frame).is_some());
         let sessions: BTreeSet<FrameId> = near.map(|frame| self.session(frame)).collect();
         let waiting = sessions.iter().flat_map(|session| self.waiters_of_session(*session));
-        let mut reachable = self.reachable(waiting, Edges::HoldsAndOrder);
+        let mut reachable = self.reachable(waiting.collect(), Edges::HoldsAndOrder);
         // A session that holds anything may bypass waiters that wait for it.
         reachable.add_sessions(self, &sessions);
         let mut partial_table = self.subtable(&reachable).snapshot();
@@ -95,7 +95,7 @@ impl PartialTable {
     /// waits for the request's own session, as far as this table knows. Expensive.
     pub fn can_bypass(&self, request: RequestId) -> bool {
         let waiter = self.waiter(request);
-        waiter.is_some_and(|waiter| self.admission_by_bypass(&self.contender(waiter)).is_some())
+        waiter.is_some_and(|waiter| self.admit_by_bypass(&self.contender(waiter)).is_some())
     }
 
     /// Removes a waiting request. Ignores a request that does not wait.

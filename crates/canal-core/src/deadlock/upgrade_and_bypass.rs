@@ -22,10 +22,7 @@ impl Table {
 
     /// Admits a request that fits but has predecessors, if every predecessor waits for the
     /// request's own session, directly or through other sessions.
-    pub(crate) fn admission_by_bypass(
-        &self,
-        contender: &Contender<'_>,
-    ) -> Option<Vec<GrantedItem>> {
+    pub(crate) fn admit_by_bypass(&self, contender: &Contender<'_>) -> Option<Vec<GrantedItem>> {
         let session = self.session(*contender.lineage.last().unwrap_or(&contender.frame));
         if self.sessions.get(&session).is_none_or(|session| session.holds == 0) {
             return None;
@@ -41,7 +38,7 @@ impl Table {
     /// ended, and the session is among its blockers. Keeps the requests of the session itself, and
     /// ignores suspended requests.
     fn all_wait_for(&self, requests: &BTreeSet<RequestId>, session: FrameId) -> bool {
-        let reachable = self.reachable(requests.iter().copied(), Edges::HoldsAndOrder);
+        let reachable = self.reachable(requests.iter().copied().collect(), Edges::HoldsAndOrder);
         if !reachable.sessions.contains(&session) {
             return false;
         }

@@ -30,12 +30,8 @@ impl Lock {
     }
 
     pub(crate) fn class_of(&self, count: u64, own: Option<View>) -> Class {
-        let view = self.view_of(own);
-        Class {
-            capacity: self.settings.without.capacity(view),
-            count,
-            unit: self.settings.without.unit(view),
-        }
+        let (view, without) = (self.view_of(own), &self.settings.without);
+        Class { capacity: without.capacity(view), count, unit: without.unit(view) }
     }
 
     /// Whether enough slots are free for a class.

@@ -39,10 +39,8 @@ impl KeyTree {
         prefix: Option<&Key>,
     ) -> impl Iterator<Item = &'a Key> + use<'a> {
         let own = prefix.and_then(|prefix| self.nodes.get_key_value(prefix));
-        let below = match prefix {
-            Some(prefix) => prefix.below_in(&self.nodes),
-            None => self.nodes.range::<str, _>(..),
-        };
+        let all = || self.nodes.range::<str, _>(..);
+        let below = prefix.map_or_else(all, |prefix| prefix.below_in(&self.nodes));
         own.into_iter().chain(below).filter(|(_, node)| node.is_used()).map(|(key, _)| key)
     }
 
@@ -203,12 +201,6 @@ impl KeyTree {
     pub(crate) fn waiting_here(&self, key: &Key, mode: Mode) -> impl Iterator<Item = Rank> {
         let waits = self.node(key).map(|node| node.here.waits.of(mode));
         waits.into_iter().flat_map(|waits| waits.keys().copied())
-    }
-
-    /// The waiters for keys below a key that conflict with an item of it.
-    pub(crate) fn waiting_below(&self, key: &Key, mode: Mode) -> impl Iterator<Item = Rank> {
-        let waits = self.node(key).into_iter().flat_map(move |node| node.below.waits.against(mode));
-        waits.flat_map(|waits| waits.keys().copied())
     }
 
     /// Whether a competitor for an item of `key` is behind a rank.

@@ -16,7 +16,7 @@ pub struct Settings {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Its buckets that are out of service; for the slots kind, the slots.
-    #[serde(default, skip_serializing_if = "OutOfService::is_empty")]
+    #[serde(default, skip_serializing_if = "super::id::is_zero")]
     pub without: OutOfService,
 }
 
@@ -65,10 +65,3 @@ pub enum Setting {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OutOfService(pub BTreeSet<u64>);
-
-impl OutOfService {
-    /// Whether all buckets are in service.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}

@@ -153,7 +153,7 @@ pub struct GrantedItem {
     /// write item, the number of frames that hold the key in this mode.
     pub acquired: u64,
     /// The slot numbers; none for a read or write item.
-    #[serde(default, skip_serializing_if = "Slots::is_empty")]
+    #[serde(default, skip_serializing_if = "super::id::is_zero")]
     pub slots: Slots,
     /// Whether the slots are those of an earlier hold of this or an enclosing frame (re-entrant).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

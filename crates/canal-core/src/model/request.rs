@@ -178,10 +178,8 @@ impl Ask {
     /// For a counted item: how many slots it asks for, and the view that it has where none is
     /// stored. `None` stands for [`View::ONE`].
     pub fn counted(&self) -> Option<(u64, Option<View>)> {
-        match *self {
-            Self::Counted { count, view, given, .. } => Some((count, view.or(given))),
-            Self::Read | Self::Write => None,
-        }
+        let Self::Counted { count, view, given, .. } = *self else { return None };
+        Some((count, view.or(given)))
     }
 
     /// Whether it asks for a slot of the bucket with the fewest held slots.
@@ -201,10 +199,7 @@ impl Ask {
 
     /// The view that the caller states.
     pub fn stated(&self) -> Option<View> {
-        match self {
-            Self::Counted { view, .. } => *view,
-            Self::Read | Self::Write => None,
-        }
+        if let Self::Counted { view, .. } = self { *view } else { None }
     }
 }
 

@@ -49,10 +49,7 @@ impl View {
 
     /// The number of slots in each bucket; 1 for the slots kind.
     pub fn unit(self) -> u64 {
-        match self {
-            Self::Buckets { per, .. } => per.max(1),
-            Self::Slots { .. } => 1,
-        }
+        if let Self::Buckets { per, .. } = self { per.max(1) } else { 1 }
     }
 
     /// The kind of lock that this view describes.
@@ -65,10 +62,7 @@ impl View {
 
     /// The bucket that contains a slot; `None` for the slots kind.
     pub fn bucket(self, slot: u64) -> Option<u64> {
-        match self {
-            Self::Buckets { per, .. } => slot.checked_div(per),
-            Self::Slots { .. } => None,
-        }
+        if let Self::Buckets { per, .. } = self { slot.checked_div(per) } else { None }
     }
 }
 
@@ -101,11 +95,6 @@ pub struct SlotRange(pub u64, pub u64);
 pub struct Slots(pub Vec<SlotRange>);
 
 impl Slots {
-    /// Whether the set is empty.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The number of slots.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|range| range.1 - range.0 + 1).sum()
@@ -137,15 +126,9 @@ impl Slots {
 
     /// The set without its lowest `count` slots.
     pub(crate) fn without_lowest(&self, count: u64) -> Self {
-        let (mut rest, mut missing) = (Vec::new(), count);
-        for &SlotRange(first, last) in &self.0 {
-            let here = missing.min(last - first + 1);
-            missing -= here;
-            if here < last - first + 1 {
-                rest.push(SlotRange(first + here, last));
-            }
-        }
-        Self(rest)
+        let from = self.lowest(count).0.last().map_or(0, |range| range.1 + 1);
+        let rest = self.0.iter().filter(|range| range.1 >= from);
+        Self(rest.map(|range| SlotRange(range.0.max(from), range.1)).collect())
     }
 }
 

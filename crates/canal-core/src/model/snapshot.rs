@@ -157,7 +157,7 @@ pub struct HeldItem {
     /// The mode.
     pub mode: Mode,
     /// The slots; none for a read or write item.
-    #[serde(default, skip_serializing_if = "Slots::is_empty")]
+    #[serde(default, skip_serializing_if = "super::id::is_zero")]
     pub slots: Slots,
     /// Whether the slots belong to another hold (re-entrancy).
     pub shared: bool,

@@ -39,13 +39,9 @@ impl Table {
     /// Holds that stated none do not count; otherwise a size would outlive every caller that stated
     /// it.
     pub(crate) fn followed(&self, key: &Key) -> View {
-        if let Some((_, latest)) = self.stated_by_holds(key).next() {
-            return latest;
-        }
-        match self.tree.lock(key).effective_kind() {
-            Some(Kind::Buckets) => View::Buckets { per: 1, buckets: 1 },
-            Some(Kind::Slots) | None => View::ONE,
-        }
+        let is_buckets = self.kind(key) == Some(Kind::Buckets);
+        let one = if is_buckets { View::Buckets { per: 1, buckets: 1 } } else { View::ONE };
+        self.stated_by_holds(key).next().map_or(one, |(_, latest)| latest)
     }
 
     /// The holds of a key that state a view, and these views, latest first.

@@ -1,18 +1,19 @@
 //! Holds: grants add them, releases remove items from them.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, btree_map};
+use std::collections::btree_map;
 use std::sync::Arc;
 
 use super::nested_frames::with_parent;
+use super::table::Holds;
 use crate::index::counted_lock::Lock;
 use crate::{
-    Entry, FrameId, Granted, HeldItem, HoldState, Key, Mode, RequestId, Slots, Table, Token,
-    WaiterState, WaiterStatus, key_room,
+    Entry, FrameId, Granted, HeldItem, HoldState, Key, Mode, RequestId, Result, Slots, Table,
+    Token, WaiterState, WaiterStatus, key_room,
 };
 
 impl Table {
-    pub(crate) fn grant(&mut self, entry: &Entry, granted: &Granted) -> Result<(), String> {
+    pub(crate) fn grant(&mut self, entry: &Entry, granted: &Granted) -> Result {
         let id = granted.request;
         if granted.token < self.globals.next_token {
             return Err(format!("token {} was granted before", granted.token));
@@ -61,7 +62,7 @@ impl Table {
     }
 
     /// Takes the slots of a hold.
-    pub(crate) fn take_slots(&mut self, token: Token, items: &[HeldItem]) -> Result<(), String> {
+    pub(crate) fn take_slots(&mut self, token: Token, items: &[HeldItem]) -> Result {
         for item in items {
             let lock = self.tree.add_hold(item, token);
             if item.mode != Mode::Counted {
@@ -80,7 +81,7 @@ impl Table {
     }
 
     /// Adds a hold whose slots are taken and whose frame exists.
-    pub(crate) fn add_hold(&mut self, hold: HoldState) -> Result<(), String> {
+    pub(crate) fn add_hold(&mut self, hold: HoldState) -> Result {
         let (token, frame) = (hold.token, hold.frame);
         let owner = self.frame_mut(frame)?;
         owner.holds.insert(token);
@@ -104,7 +105,7 @@ impl Table {
         Ok(())
     }
 
-    pub(crate) fn give_back(&mut self, token: Token, keys: &[Key]) -> Result<(), String> {
+    pub(crate) fn give_back(&mut self, token: Token, keys: &[Key]) -> Result {
         let hold = self.holds.get_mut(&token).ok_or_else(|| format!("no hold {token}"))?;
         let (frame, uid) = (hold.frame, hold.asked.uid);
         let of_keys = |item: &HeldItem| keys.contains(&item.key);
@@ -128,7 +129,7 @@ impl Table {
     }
 
     /// Ends a hold, with all its items.
-    pub(crate) fn end_hold(&mut self, token: Token) -> Result<(), String> {
+    pub(crate) fn end_hold(&mut self, token: Token) -> Result {
         let keys = self.hold(token).ok_or_else(|| format!("no hold {token}"))?.keys();
         self.give_back(token, &keys)
     }
@@ -167,7 +168,7 @@ impl Table {
         Some(hold)
     }
 
-    pub(crate) fn revoke(&mut self, id: RequestId, token: Token) -> Result<(), String> {
+    pub(crate) fn revoke(&mut self, id: RequestId, token: Token) -> Result {
         let hold = self.holds.get(&token).ok_or_else(|| format!("no hold {token}"))?.clone();
         self.end_hold(token)?;
         self.add_waiter(WaiterState {
@@ -186,12 +187,7 @@ impl Table {
 /// Frees the slots that a hold had of a key. If other holds share these slots, the one that shares
 /// most of them (the oldest if there are several) inherits them with their view, and only the
 /// remaining slots are freed.
-fn free_slots(
-    lock: &mut Lock,
-    token: Token,
-    item: &HeldItem,
-    holds: &mut BTreeMap<Token, Arc<HoldState>>,
-) {
+fn free_slots(lock: &mut Lock, token: Token, item: &HeldItem, holds: &mut Holds) {
     if lock.sharers.remove(&token) {
         return;
     }

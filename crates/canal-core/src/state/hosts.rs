@@ -15,7 +15,7 @@ impl Table {
     }
 
     /// The frames that the daemon of a host watches over, by id.
-    pub fn frames_of_host(&self, host: HostId) -> impl Iterator<Item = FrameId> + '_ {
+    pub fn frames_of_host(&self, host: HostId) -> impl Iterator<Item = FrameId> {
         self.frames.values().filter(move |f| f.state.host == host).map(|frame| frame.state.id)
     }
 
@@ -23,12 +23,9 @@ impl Table {
     pub(crate) fn mark_hosts(&mut self, entry: &Entry) {
         match &entry.change {
             Change::HostJoin { host, label, identity } => {
-                self.globals.hosts.entry(*host).or_insert_with(|| HostState {
-                    id: *host,
-                    label: label.clone(),
-                    identity: identity.clone(),
-                    since: entry.at,
-                });
+                let (id, label, identity) = (*host, label.clone(), identity.clone());
+                let joined = HostState { id, label, identity, since: entry.at };
+                self.globals.hosts.entry(id).or_insert(joined);
             }
             Change::HostGone { host, .. } => {
                 self.globals.hosts.remove(host);

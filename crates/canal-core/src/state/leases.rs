@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Entry, FrameId, HostId, LeaseEnd, LeaseId, Owner, PastLease, Table, Token, UnixMillis,
+    Entry, FrameId, HostId, LeaseEnd, LeaseId, Owner, PastLease, Result, Table, Token, UnixMillis,
 };
 
 /// The number of ended leases to remember. A client that renews an ended lease usually does so
@@ -30,7 +30,7 @@ impl Table {
         at: UnixMillis,
         host: HostId,
         (note, ttl_ms): (Option<&str>, Option<u64>),
-    ) -> Result<(), String> {
+    ) -> Result {
         let frame = self.frames.get_mut(&id).ok_or_else(|| format!("no frame {id}"))?;
         let lease =
             frame.state.lease.as_mut().ok_or_else(|| format!("frame {id} is not a lease"))?;
@@ -51,16 +51,12 @@ impl Table {
     }
 
     /// Makes the hold of a request over nodes firm, and sets its token.
-    pub(crate) fn confirmed_at(
-        &mut self,
-        was: Token,
-        token: Token,
-        note: Option<&str>,
-    ) -> Result<(), String> {
+    pub(crate) fn confirm_at(&mut self, was: Token, token: Token, note: Option<&str>) -> Result {
         if was != token {
             self.change_token(was, token)?;
         }
-        self.hold_mut(token)?.provisional = false;
+        let hold = self.holds.get_mut(&token).ok_or_else(|| format!("no hold {token}"))?;
+        Arc::make_mut(hold).provisional = false;
         if let Some(note) = note {
             self.set_note(token, note);
         }
@@ -69,7 +65,7 @@ impl Table {
     }
 
     /// Changes the token of a hold wherever the table uses it.
-    fn change_token(&mut self, was: Token, token: Token) -> Result<(), String> {
+    fn change_token(&mut self, was: Token, token: Token) -> Result {
         if self.holds.contains_key(&token) {
             return Err(format!("another hold has token {token}"));
         }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::table::{Contender, Frame, owner_key};
 use crate::index::grant_order::Rank;
-use crate::{FrameId, FrameState, LeaseState, Owner, Request, RequestId, Table, WaiterState};
+use crate::{
+    FrameId, FrameState, LeaseState, Owner, Request, RequestId, Result, Table, WaiterState,
+};
 
 impl Table {
     /// The parent of the frame that a request would open: the frame that it names, unless that has
@@ -37,12 +39,9 @@ impl Table {
 
     /// A waiter among the requests that compete for its items.
     pub(crate) fn contender<'a>(&self, waiter: &'a WaiterState) -> Contender<'a> {
-        Contender {
-            asked: Cow::Borrowed(&waiter.request),
-            frame: waiter.frame,
-            lineage: self.lineage(waiter.frame, None),
-            rank: Rank::of(waiter),
-        }
+        let lineage = self.lineage(waiter.frame, None);
+        let (asked, rank) = (Cow::Borrowed(&*waiter.request), Rank::of(waiter));
+        Contender { asked, frame: waiter.frame, lineage, rank }
     }
 
     /// A new request among those that compete for its items. It opens a frame with the number `id`
@@ -54,7 +53,7 @@ impl Table {
     }
 
     /// Opens the frame of a request if it is not open yet.
-    pub(crate) fn open_frame(&mut self, id: FrameId, asked: &Request) -> Result<(), String> {
+    pub(crate) fn open_frame(&mut self, id: FrameId, asked: &Request) -> Result {
         if self.frames.contains_key(&id) {
             return Ok(());
         }
@@ -89,7 +88,7 @@ impl Table {
             .insert(id, Box::new(Frame { state, root, children: 0, holds, shares, waiters }));
     }
 
-    pub(crate) fn drop_frame(&mut self, id: FrameId) -> Result<(), String> {
+    pub(crate) fn drop_frame(&mut self, id: FrameId) -> Result {
         let frame = self.frames.remove(&id).ok_or_else(|| format!("no frame {id}"))?;
         if !frame.state.ended {
             self.owners.remove(&owner_key(frame.state.host, &frame.state.owner));

@@ -1,6 +1,6 @@
 //! Conversion between the table and plain data.
 
-use crate::{Diverged, Key, Settings, Snapshot, Table};
+use crate::{Diverged, Key, Result, Settings, Snapshot, Table};
 
 impl Table {
     /// The table as plain data.
@@ -30,7 +30,7 @@ impl Table {
         Ok(table)
     }
 
-    fn refill(&mut self, snapshot: &Snapshot) -> Result<(), String> {
+    fn refill(&mut self, snapshot: &Snapshot) -> Result {
         for (key, settings) in &snapshot.settings {
             self.tree.change_lock(key, |lock| lock.settings = settings.clone());
         }

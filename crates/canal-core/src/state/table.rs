@@ -11,6 +11,9 @@ use crate::{
     RequestId, Revision, Tag, Token, Usage, WaiterState,
 };
 
+/// The result of carrying out an outcome. The error is how the outcome contradicts the table.
+pub(crate) type Result<T = (), E = String> = std::result::Result<T, E>;
+
 /// The lock table: a function of the entries applied to it.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -18,7 +21,7 @@ pub struct Table {
     pub(crate) frames: BTreeMap<FrameId, Box<Frame>>,
     /// The frames of the owners that have not ended; see [`owner_key`].
     pub(crate) owners: BTreeMap<(HostId, Owner), FrameId>,
-    pub(crate) holds: BTreeMap<Token, Arc<HoldState>>,
+    pub(crate) holds: Holds,
     pub(crate) granted: BTreeMap<RequestId, Token>,
     pub(crate) waiters: BTreeMap<RequestId, Box<WaiterState>>,
     pub(crate) tags: BTreeMap<Tag, RequestId>,
@@ -34,6 +37,9 @@ pub struct Table {
     /// The holds and waiting requests of each user, in total.
     pub(crate) usage: BTreeMap<u32, Usage>,
 }
+
+/// All holds.
+pub(crate) type Holds = BTreeMap<Token, Arc<HoldState>>;
 
 /// A frame, its holds and its waiting requests.
 #[derive(Clone, Debug)]
@@ -208,21 +214,13 @@ impl Table {
     }
 
     /// The waiting requests of a session, by frame.
-    pub(crate) fn waiters_of_session(
-        &self,
-        session: FrameId,
-    ) -> impl Iterator<Item = RequestId> + '_ {
+    pub(crate) fn waiters_of_session(&self, session: FrameId) -> impl Iterator<Item = RequestId> {
         self.frames_of_session(session).flat_map(|frame| frame.waiters.iter().copied())
     }
 
-    pub(crate) fn frame_mut(&mut self, frame: FrameId) -> Result<&mut Frame, String> {
+    pub(crate) fn frame_mut(&mut self, frame: FrameId) -> Result<&mut Frame> {
         let found = self.frames.get_mut(&frame).map(Box::as_mut);
         found.ok_or_else(|| format!("no frame {frame}"))
-    }
-
-    pub(crate) fn hold_mut(&mut self, token: Token) -> Result<&mut HoldState, String> {
-        let found = self.holds.get_mut(&token).map(Arc::make_mut);
-        found.ok_or_else(|| format!("no hold {token}"))
     }
 
     /// The frame and those that enclose it, innermost first.
@@ -248,8 +246,6 @@ impl Table {
 /// The name of an owner among those of all hosts. The owner of a lease does not depend on the host
 /// that watches over it.
 pub(crate) fn owner_key(host: HostId, owner: &Owner) -> (HostId, Owner) {
-    match owner {
-        Owner::Lease(_) => (HostId::default(), owner.clone()),
-        Owner::Process(_) | Owner::Jobserver(_) => (host, owner.clone()),
-    }
+    let host = if matches!(owner, Owner::Lease(_)) { HostId::default() } else { host };
+    (host, owner.clone())
 }

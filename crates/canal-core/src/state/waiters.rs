@@ -5,17 +5,12 @@ use std::sync::Arc;
 
 use super::nested_frames::with_parent;
 use crate::{
-    Change, Entry, FrameId, PastRequest, Refusal, Request, RequestId, SUPERSEDED_MAX, Table, Tag,
-    WaiterState, WaiterStatus, room_of,
+    Change, Entry, FrameId, PastRequest, Refusal, Request, RequestId, Result, SUPERSEDED_MAX,
+    Table, Tag, WaiterState, WaiterStatus, room_of,
 };
 
 impl Table {
-    pub(crate) fn queue_up(
-        &mut self,
-        entry: &Entry,
-        id: RequestId,
-        frame: FrameId,
-    ) -> Result<(), String> {
+    pub(crate) fn queue_up(&mut self, entry: &Entry, id: RequestId, frame: FrameId) -> Result {
         let asked = self.stored_form(self.asked(entry, id)?);
         self.open_frame(frame, &asked)?;
         let mut waiter = WaiterState {
@@ -32,11 +27,7 @@ impl Table {
         self.add_waiter(waiter)
     }
 
-    pub(crate) fn asked<'e>(
-        &self,
-        entry: &'e Entry,
-        id: RequestId,
-    ) -> Result<&'e Arc<Request>, String> {
+    pub(crate) fn asked<'e>(&self, entry: &'e Entry, id: RequestId) -> Result<&'e Arc<Request>> {
         match &entry.change {
             Change::Request(request) if id.0 == self.globals.revision.0 => Ok(request),
             _ => Err(format!("request {id} is unknown")),
@@ -44,7 +35,7 @@ impl Table {
     }
 
     /// Adds a waiter whose frame exists.
-    pub(crate) fn add_waiter(&mut self, waiter: WaiterState) -> Result<(), String> {
+    pub(crate) fn add_waiter(&mut self, waiter: WaiterState) -> Result {
         let (id, frame) = (waiter.id, waiter.frame);
         self.frame_mut(frame)?.waiters.insert(id);
         self.usage_mut(waiter.request.uid).key_bytes += room_of(&waiter.request.items);
@@ -59,7 +50,7 @@ impl Table {
     }
 
     /// Removes a waiter.
-    pub(crate) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState, String> {
+    pub(crate) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState> {
         self.dequeue(id);
         let waiter =
             self.waiters.remove(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
@@ -109,7 +100,7 @@ impl Table {
         &mut self,
         id: RequestId,
         change: impl FnOnce(&mut WaiterState),
-    ) -> Result<(), String> {
+    ) -> Result {
         self.dequeue(id);
         let waiter = self.waiters.get_mut(&id);
         change(waiter.ok_or_else(|| format!("request {id} is not waiting"))?);

@@ -20,7 +20,12 @@ impl Table {
         let mut transition = Transition { table: self, entry, outcomes, work: Worklist::default() };
         transition.change();
         if has_recovered {
-            transition.revisit_all_waiters();
+            // Any waiter may now be grantable, or be in a deadlock.
+            let waiting: Vec<RequestId> = transition.table.waiters.keys().copied().collect();
+            for request in waiting {
+                transition.mark_waiter_dirty(request);
+                transition.revisit(request);
+            }
         }
         transition.grant_ready();
         transition.sweep();
@@ -38,11 +43,9 @@ impl Table {
         outcomes: &[Outcome],
     ) -> Result<(), Diverged> {
         let diverged = |what| Diverged { revision, what };
-        if revision.0 != self.globals.revision.0 + 1 {
-            return Err(diverged(format!(
-                "the previous entry is missing, {}",
-                self.globals.revision
-            )));
+        let last = self.globals.revision;
+        if revision.0 != last.0 + 1 {
+            return Err(diverged(format!("the previous entry is missing, {last}")));
         }
         self.globals.revision = revision;
         self.mark(entry);
@@ -195,12 +198,9 @@ impl Transition<'_> {
     }
 
     fn set(&mut self, key: &Key, setting: &Setting) {
-        let refused = match setting {
-            Setting::View(view) => self.table.refusal_of_view(key, *view),
-            Setting::Paused(_) | Setting::Service { .. } => None,
-        };
+        let view = if let Setting::View(view) = setting { *view } else { None };
         let stored = || Outcome::Stored { before: self.table.settings(key).view };
-        let outcome = refused.unwrap_or_else(stored);
+        let outcome = self.table.refusal_of_view(key, view).unwrap_or_else(stored);
         let mut unchecked = self.table.served(key);
         let waiters = &self.table.waiters;
         unchecked.retain(|id| waiters.get(id).is_some_and(|waiter| waiter.size_unchecked));

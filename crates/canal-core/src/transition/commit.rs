@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{
-    Change, Entry, FrameId, Granted, Key, Mode, Outcome, RequestId, Table, Token, WaiterState,
-    WaiterStatus,
+    Change, Entry, FrameId, Granted, Key, Mode, Outcome, RequestId, Result, Table, Token,
+    WaiterState, WaiterStatus,
 };
 
 /// The application of one entry.
@@ -189,7 +189,7 @@ impl Transition<'_> {
 
 impl Table {
     /// Carries out one outcome of `entry`, which is applied at the table's current revision.
-    pub(crate) fn carry_out(&mut self, entry: &Entry, outcome: &Outcome) -> Result<(), String> {
+    pub(crate) fn carry_out(&mut self, entry: &Entry, outcome: &Outcome) -> Result {
         match (outcome, &entry.change) {
             (Outcome::Queued { request, frame }, _) => self.queue_up(entry, *request, *frame)?,
             (Outcome::Granted(granted), _) => {
@@ -228,7 +228,7 @@ impl Table {
                 self.renewed((*frame, *renewal), entry.at, *host, changed)?;
             }
             (Outcome::ConfirmedAt { was, token, .. }, Change::ConfirmAt { note, .. }) => {
-                self.confirmed_at(*was, *token, note.as_deref())?;
+                self.confirm_at(*was, *token, note.as_deref())?;
             }
             (Outcome::LeaseMoved { frame, host }, _) => self.frame_mut(*frame)?.state.host = *host,
             (

@@ -6,7 +6,7 @@ use super::commit::Transition;
 use crate::admission::admit::Obstacle;
 use crate::state::table::Contender;
 use crate::{
-    Ask, Granted, Key, Outcome, Owner, Refusal, Request, RequestId, Table, View, Wait, WaiterState,
+    Ask, Granted, Item, Outcome, Owner, Refusal, Request, RequestId, Table, View, Wait, WaiterState,
 };
 
 impl Transition<'_> {
@@ -21,7 +21,7 @@ impl Transition<'_> {
         let mut outcome = self.table.verdict(asked, request);
         let spares = self.table.spares_before_newcomer(asked, &outcome);
         if !spares.is_empty() {
-            self.take_back(&spares);
+            spares.iter().for_each(|token| self.release_whole(*token));
             outcome = self.table.verdict(asked, request);
         }
         let is_granted = matches!(outcome, Outcome::Granted(_));
@@ -52,16 +52,11 @@ impl Table {
     /// The decision about a request if those that it supersedes were gone. If that is a refusal, it
     /// may be granted all the same: an older request can block one that is ahead of the new one,
     /// which then bypasses both.
-    fn verdict_without(
-        &mut self,
-        superseded: &[RequestId],
-        asked: &Request,
-        request: RequestId,
-    ) -> Outcome {
+    fn verdict_without(&mut self, gone: &[RequestId], asked: &Request, id: RequestId) -> Outcome {
         // Neither call fails: they wait, and their frames are still there.
         let aside: Vec<WaiterState> =
-            superseded.iter().filter_map(|it| self.remove_waiter(*it).ok()).collect();
-        let verdict = self.verdict_alone(asked, request);
+            gone.iter().filter_map(|it| self.remove_waiter(*it).ok()).collect();
+        let verdict = self.verdict_alone(asked, id);
         aside.into_iter().for_each(|waiter| drop(self.add_waiter(waiter)));
         verdict
     }
@@ -107,7 +102,7 @@ impl Table {
         let item = match self.admission(&newcomer) {
             Ok(items) => return granted(items, false),
             Err((item, Obstacle::Conflict)) => item,
-            Err((item, Obstacle::Behind)) => match self.admission_by_bypass(&newcomer) {
+            Err((item, Obstacle::Behind)) => match self.admit_by_bypass(&newcomer) {
                 Some(items) => return granted(items, true),
                 None => item,
             },
@@ -155,11 +150,16 @@ impl Table {
             return fault;
         }
         let mut keys = BTreeSet::new();
-        asked.items.iter().enumerate().find_map(|(item, wanted)| {
-            if asked.items.len() > 1 && !keys.insert(&wanted.key) {
+        asked.items.iter().enumerate().find_map(|(item, Item { key, ask })| {
+            if asked.items.len() > 1 && !keys.insert(key) {
                 return Some(Refusal::Invalid { item });
             }
-            self.fault_of_item(item, &wanted.key, &wanted.ask)
+            let Ask::Counted { count, view: stated, .. } = *ask else { return None };
+            if count == 0 || matches!(stated, Some(View::Buckets { per: 0, .. })) {
+                return Some(Refusal::Invalid { item });
+            }
+            let in_use = self.tree.lock(key).effective_kind()?;
+            (stated?.kind() != in_use).then_some(Refusal::Kind { item, in_use })
         })
     }
 
@@ -192,15 +192,5 @@ impl Table {
             state.lease.is_some() && state.uid == asked.uid && held_for_certain(parent)
         });
         asked.over_nodes.is_some() && is_lease
-    }
-
-    fn fault_of_item(&self, item: usize, key: &Key, ask: &Ask) -> Option<Refusal> {
-        let Ask::Counted { count, view: stated, .. } = ask else { return None };
-        if *count == 0 || matches!(stated, Some(View::Buckets { per: 0, .. })) {
-            return Some(Refusal::Invalid { item });
-        }
-        let in_use = self.tree.lock(key).effective_kind()?;
-        let stated = stated.map(View::kind)?;
-        (stated != in_use).then_some(Refusal::Kind { item, in_use })
     }
 }

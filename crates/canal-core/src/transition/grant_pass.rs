@@ -1,6 +1,6 @@
 //! The grant pass: grants waiters the locks that have become free.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::commit::Transition;
 use crate::deadlock::graph_reduction::Edges;
@@ -12,7 +12,7 @@ use crate::{
 
 impl Transition<'_> {
     /// Grants requests and breaks deadlocks until nothing is left to do. During a recovery it does
-    /// nothing; [`Self::revisit_all_waiters`] makes up for it afterwards.
+    /// nothing; [`Table::apply`] makes up for it afterwards.
     pub(crate) fn grant_ready(&mut self) {
         // Usually, no request waits.
         if self.table.globals.recovery.is_some() || self.table.waiters.is_empty() {
@@ -51,49 +51,31 @@ impl Transition<'_> {
         true
     }
 
-    /// After a recovery: any waiter may now be grantable, or be in a deadlock.
-    pub(crate) fn revisit_all_waiters(&mut self) {
-        let waiting: Vec<RequestId> = self.table.waiters.keys().copied().collect();
-        for request in &waiting {
-            self.mark_waiter_dirty(*request);
-        }
-        self.work.retry.extend(waiting);
-        self.add_all_candidates();
-    }
-
     /// Serves the waiters that a change at `key` can affect. `wide` means that the change included
     /// a write; the end of a read frees only writes, and slots of this key itself.
     fn grant_around(&mut self, key: &Key, wide: bool) {
         for covering in key.path().map(|covering| key.ancestor(covering.len())) {
             if wide || covering == *key {
-                self.grant_counted(&covering);
+                // Until the next waiter does not fit.
+                while let Some(request) = next_counted(self.table.tree.lock(&covering))
+                    && self.try_waiter(request)
+                {}
             }
-            self.grant_writers(&covering);
+            // The first writer precedes all that follow it.
+            let first = |table: &Table| table.tree.waiting_here(&covering, Mode::Write).next();
+            while let Some(first) = first(self.table)
+                && self.try_waiter(first.request)
+            {}
             if wide {
                 self.grant_readers(&covering);
             }
         }
         let freed = if wide { Mode::Write } else { Mode::Read };
-        let mut below: Vec<Rank> = self.table.tree.waiting_below(key, freed).collect();
-        below.sort_unstable();
-        for rank in below {
+        let below = self.table.tree.node(key).map(|node| node.below.waits.against(freed));
+        let below = below.into_iter().flatten().flat_map(BTreeMap::keys);
+        for rank in below.copied().collect::<BTreeSet<Rank>>() {
             self.try_waiter(rank.request);
         }
-    }
-
-    /// Serves the queue for slots of one key until its next waiter does not fit.
-    fn grant_counted(&mut self, key: &Key) {
-        while let Some(request) = next_counted(self.table.tree.lock(key))
-            && self.try_waiter(request)
-        {}
-    }
-
-    /// Serves the writers of one key. The first writer precedes all that follow it.
-    fn grant_writers(&mut self, key: &Key) {
-        let first = |table: &Table| table.tree.waiting_here(key, Mode::Write).next();
-        while let Some(first) = first(self.table)
-            && self.try_waiter(first.request)
-        {}
     }
 
     /// Serves the readers of one key, up to the first writer that competes with them.
@@ -108,12 +90,8 @@ impl Transition<'_> {
             waiting.take_while(|rank| tree.first_before(key, Mode::Read, *rank).is_none());
         let readers: Vec<RequestId> = readers.map(|rank| rank.request).collect();
         for request in readers {
-            let mut items = self
-                .table
-                .waiters
-                .get(&request)
-                .into_iter()
-                .flat_map(|waiter| &waiter.request.items);
+            let waiter = self.table.waiters.get(&request);
+            let mut items = waiter.into_iter().flat_map(|waiter| &waiter.request.items);
             if items.any(|item| item.key == *key && item.ask.mode() == Mode::Read) {
                 self.try_waiter(request);
             }
@@ -126,22 +104,16 @@ impl Transition<'_> {
         if waiter.status != WaiterStatus::Active || self.table.is_inactive(waiter) {
             return false;
         }
-        match self.table.admission(&self.table.contender(waiter)) {
-            Ok(items) => self.grant_waiter(request, waiter.frame, items, false),
-            Err(_) => false,
-        }
+        let items = self.table.admission(&self.table.contender(waiter)).ok();
+        self.grant(request, items, false)
     }
 
-    fn grant_waiter(
-        &mut self,
-        request: RequestId,
-        frame: FrameId,
-        items: Vec<GrantedItem>,
-        bypassed_blockers: bool,
-    ) -> bool {
-        let token = self.table.globals.next_token;
-        let granted = Granted { request, frame, token, items, bypassed_blockers };
-        self.commit(Outcome::Granted(granted));
+    /// Grants a waiter these items, if it can have them. Returns whether it can.
+    fn grant(&mut self, id: RequestId, items: Option<Vec<GrantedItem>>, bypasses: bool) -> bool {
+        let Some((waiter, items)) = self.table.waiters.get(&id).zip(items) else { return false };
+        let (request, bypassed_blockers) = (id, bypasses);
+        let (frame, token) = (waiter.frame, self.table.globals.next_token);
+        self.commit(Outcome::Granted(Granted { request, frame, token, items, bypassed_blockers }));
         self.raise_barriers();
         true
     }
@@ -213,10 +185,8 @@ impl Transition<'_> {
 
     fn try_bypass(&mut self, request: RequestId) -> bool {
         let Some(waiter) = self.table.waiters.get(&request) else { return false };
-        match self.table.admission_by_bypass(&self.table.contender(waiter)) {
-            Some(items) => self.grant_waiter(request, waiter.frame, items, true),
-            None => false,
-        }
+        let items = self.table.admit_by_bypass(&self.table.contender(waiter));
+        self.grant(request, items, true)
     }
 }
 
@@ -235,13 +205,11 @@ impl Table {
         if self.hold_and_wait.is_empty() {
             return BTreeSet::new();
         }
-        let mut near: BTreeSet<RequestId> =
-            keys.iter().flat_map(|key| self.waiting_near(key)).collect();
-        near.retain(|id| {
-            let frame = self.waiters.get(id).map(|waiter| waiter.frame);
-            frame.is_some_and(|frame| self.hold_and_wait.contains(&self.session(frame)))
-        });
-        near
+        let holds_and_waits = |id: &RequestId| {
+            let waiter = self.waiters.get(id);
+            waiter.is_some_and(|waiter| self.hold_and_wait.contains(&self.session(waiter.frame)))
+        };
+        keys.iter().flat_map(|key| self.waiting_near(key)).filter(holds_and_waits).collect()
     }
 
     /// Requests of the hold-and-wait sessions that can be reached from new waits. Only for these
@@ -251,7 +219,7 @@ impl Table {
             return BTreeSet::new();
         }
         let awaited = edges.iter().copied().filter(|request| self.blocks_others(*request));
-        let sessions = self.reachable(awaited, Edges::HoldsAndOrder).sessions;
+        let sessions = self.reachable(awaited.collect(), Edges::HoldsAndOrder).sessions;
         let hold_and_wait = sessions.intersection(&self.hold_and_wait);
         hold_and_wait.flat_map(|session| self.waiters_of_session(*session)).collect()
     }

@@ -32,14 +32,8 @@ impl Transition<'_> {
             (!spares.is_empty() && self.table.grants_without(&spares)).then_some(spares)
         });
         let Some(spares) = first else { return false };
-        self.take_back(&spares);
+        spares.iter().for_each(|token| self.release_whole(*token));
         true
-    }
-
-    pub(crate) fn take_back(&mut self, spares: &[Token]) {
-        for token in spares {
-            self.release_whole(*token);
-        }
     }
 }
 
@@ -89,10 +83,7 @@ impl Table {
             return Vec::new();
         }
         let newcomer = self.newcomer(self.sized(asked), RequestId(u64::MAX));
-        match self.misfit(&newcomer) {
-            Some(_) => Vec::new(),
-            None => self.spares_before(newcomer),
-        }
+        if self.misfit(&newcomer).is_some() { Vec::new() } else { self.spares_before(newcomer) }
     }
 
     /// Whether some request is granted without these spares. A waiter that fits then may still have
