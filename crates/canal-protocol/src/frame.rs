@@ -76,7 +76,9 @@ impl Decoder {
             self.drop_room(ROOM_KEPT);
             return Ok(None);
         }
-        let end = end_of(&self.buffer[self.scanned..]);
+        // The standard library's search for a NUL is a fast one.
+        let end = CStr::from_bytes_until_nul(&self.buffer[self.scanned..]).ok();
+        let end = end.map(CStr::count_bytes);
         let length = end.map_or(self.buffer.len(), |at| self.scanned + at) - self.start;
         if length > self.max {
             return Err(FrameError::TooLarge(self.max));
@@ -96,11 +98,6 @@ impl Decoder {
         self.buffer[self.scanned..].contains(&END)
     }
 
-    /// Whether a message has begun and not ended.
-    pub fn is_partial(&self) -> bool {
-        self.start < self.buffer.len()
-    }
-
     /// Releases unused memory.
     pub fn save_memory(&mut self) {
         self.drop_room(0);
@@ -114,12 +111,6 @@ impl Decoder {
             self.scanned = 0;
         }
     }
-}
-
-/// The position of the first end of a message. (The standard library's search for a NUL is a fast
-/// one.)
-fn end_of(bytes: &[u8]) -> Option<usize> {
-    CStr::from_bytes_until_nul(bytes).ok().map(CStr::count_bytes)
 }
 
 /// Reads one message.
@@ -161,6 +152,11 @@ mod tests {
 
     use super::*;
 
+    /// Whether a message has begun and not ended.
+    fn is_partial(decoder: &Decoder) -> bool {
+        decoder.start < decoder.buffer.len()
+    }
+
     fn drain(decoder: &mut Decoder) -> Vec<Vec<u8>> {
         let mut messages = Vec::new();
         while let Some(message) = decoder.next_message().unwrap() {
@@ -184,7 +180,7 @@ mod tests {
             messages.extend(drain(&mut decoder));
             let parsed: Vec<Value> = messages.iter().map(|m| parse(m).unwrap()).collect();
             assert_eq!(parsed, values, "cut at {cut}");
-            assert!(!decoder.is_partial());
+            assert!(!is_partial(&decoder));
         }
     }
 
@@ -236,11 +232,11 @@ mod tests {
     #[test]
     fn a_begun_message_is_partial() {
         let mut decoder = Decoder::new(8);
-        assert!(!decoder.is_partial());
+        assert!(!is_partial(&decoder));
         decoder.feed(b"{}\0{");
         assert!(decoder.has_message());
         assert_eq!(drain(&mut decoder).len(), 1);
-        assert!(decoder.is_partial());
+        assert!(is_partial(&decoder));
         assert!(!decoder.has_message());
     }
 
@@ -297,7 +293,7 @@ mod tests {
                 messages.extend(drain(&mut decoder));
             }
             prop_assert_eq!(messages, expected);
-            prop_assert_eq!(decoder.is_partial(), !rest.is_empty());
+            prop_assert_eq!(is_partial(&decoder), !rest.is_empty());
         }
     }
 }

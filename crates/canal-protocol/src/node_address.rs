@@ -122,10 +122,8 @@ fn ssh_host(text: &str) -> Result<SshHost, String> {
             (part(host, "host", &['.', '_', '-', ':', '%'])?, port)
         }
         None => {
-            let (host, port) = match rest.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (rest, None),
-            };
+            let split = rest.split_once(':');
+            let (host, port) = split.map_or((rest, None), |(host, port)| (host, Some(port)));
             if port.is_some_and(|port| port.contains(':')) {
                 return Err("write an IPv6 address in brackets: ssh:[::1]:22".to_owned());
             }

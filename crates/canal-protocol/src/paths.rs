@@ -100,12 +100,6 @@ impl Place {
         Self::with_usual_socket(format!("{USER_DIR}{uid}").into(), Rule::PerUser, uid.into())
     }
 
-    /// The place of the user's own daemon, named by its socket, so that `/run/canal` does not take
-    /// precedence.
-    pub fn of_user_by_socket(uid: u32) -> Self {
-        Self { rule: Rule::Given, ..Self::of_user(uid) }
-    }
-
     /// The locations of the state and the configuration, if this process is the daemon.
     pub fn stores(&self) -> &Stores {
         self.stores.get_or_init(|| match self.rule {
@@ -310,7 +304,7 @@ mod tests {
     fn the_socket_of_ones_own_daemon_brings_its_state_when_it_is_given() {
         let given = |path: &str| Place::find(Some(Path::new(path)), 4_000_000).unwrap();
         let own = given("/tmp/canal-4000000/canal.sock");
-        assert_eq!(own, Place::of_user_by_socket(4_000_000));
+        assert_eq!(own, Place { rule: Rule::Given, ..Place::of_user(4_000_000) });
         assert_eq!(own.rule, Rule::Given, "it is passed on to commands");
         assert_eq!(own.stores(), Place::of_user(4_000_000).stores());
         for other in ["/tmp/canal-4000001/canal.sock", "/tmp/canal-4000000/other.sock"] {

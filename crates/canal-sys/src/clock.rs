@@ -2,7 +2,7 @@
 //!
 //! All are read without a system call (vdso). None is compared with the clock of another machine.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -41,11 +41,7 @@ pub fn now() -> Instant {
 /// Nanoseconds of CLOCK_BOOTTIME (Linux 2.6.39, which every supported kernel has).
 pub(super) fn boottime_ns() -> u64 {
     simulated!(|kernel| kernel.boottime_ms() * 1_000_000);
-    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| {
-        let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
-        let nanos = u64::try_from(time.tv_nsec()).unwrap_or(0);
-        seconds * 1_000_000_000 + nanos
-    })
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
 
 #[cfg(test)]

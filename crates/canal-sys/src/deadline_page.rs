@@ -6,11 +6,11 @@
 //!
 //! Invariant: a page that reports a loss reports it forever.
 
+use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
-use std::{fmt, io};
 
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
 use nix::poll::PollFlags;
@@ -158,12 +158,6 @@ impl Layout {
         fence(Ordering::Release);
         self.term_at.store(deadline.term_at, Ordering::Relaxed);
     }
-
-    /// Only the first loss is recorded.
-    fn lose(&self, lost: Lost) {
-        let word = lost.at << 8 | u64::from(lost.why as u8);
-        let _ = self.lost.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed);
-    }
 }
 
 /// The inode of this process's time namespace. 0 if the kernel has none (before Linux 5.6).
@@ -184,6 +178,7 @@ fn read_name(from: &[AtomicU8; NAME_BYTES]) -> String {
 }
 
 /// A page that is mapped into this process. Dropping it unmaps the page.
+#[derive(Debug)]
 struct Mapping(NonNull<Layout>);
 
 // SAFETY: the memory is only ever accessed through atomics.
@@ -213,12 +208,6 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: `new` mapped it with this length, and no reference outlives `self`.
         let _ = unsafe { munmap(self.0.cast(), BYTES) };
-    }
-}
-
-impl fmt::Debug for Mapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Mapping").field(&self.page().state()).finish()
     }
 }
 
@@ -259,7 +248,7 @@ impl Writer {
         page.version.store(VERSION, Ordering::Relaxed);
         page.magic.store(MAGIC, Ordering::Relaxed);
         let (line, line_kept) = fds::pipe()?;
-        let reader = Reader { mapping, page: read_only(file)?, line };
+        let reader = Reader { mapping, page: read_only(file), line };
         Ok(Self { reader, line_kept: Some(line_kept) })
     }
 
@@ -272,7 +261,10 @@ impl Writer {
     /// before it acts on the loss, so that the supervisor of a command that it ends can find out
     /// why.
     pub fn lost(&mut self, why: Why) {
-        self.reader.mapping.page().lose(Lost { why, at: clock::boottime_ms() });
+        let word = clock::boottime_ms() << 8 | u64::from(why as u8);
+        // Only the first loss is recorded.
+        let lost = &self.reader.mapping.page().lost;
+        let _ = lost.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed);
         self.line_kept = None;
     }
 
@@ -284,13 +276,11 @@ impl Writer {
 
 /// Opens the same file for reading. The seals already keep other processes from writing; a
 /// read-only descriptor is a second barrier.
-fn read_only(file: OwnedFd) -> io::Result<OwnedFd> {
+fn read_only(file: OwnedFd) -> OwnedFd {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    match open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
-        Ok(page) => Ok(page),
-        // Without /proc, only the seals protect the page.
-        Err(_) => Ok(file),
-    }
+    let opened = open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
+    // Without /proc, only the seals protect the page.
+    opened.unwrap_or(file)
 }
 
 /// The page of an incarnation, for reading: the side of the supervisor that runs a command.

@@ -115,7 +115,7 @@ pub fn close_except(keep: &[BorrowedFd<'_>]) {
         close_up_to(next, kept - 1);
         next = kept + 1;
     }
-    if !(allows(Feature::CloseRange) && close_range_from(next)) {
+    if !(allows(Feature::CLOSE_RANGE) && close_range_from(next)) {
         close_up_to(next, highest_open());
     }
 }

@@ -15,29 +15,19 @@ pub mod random;
 #[cfg(any(test, feature = "sim"))]
 pub mod simulated;
 
-/// A facility that older kernels lack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feature {
-    /// `SO_PEERPIDFD`, Linux 6.5.
-    PeerPidfd,
-    /// pidfs: pidfds have unique inodes, Linux 6.9.
-    Pidfs,
-    /// `PIDFD_GET_INFO`, Linux 6.13.
-    PidfdInfo,
-    /// `close_range`, Linux 5.9 (with `CLOSE_RANGE_CLOEXEC` 5.11).
-    CloseRange,
-}
+/// A facility that older kernels lack: the first version of the kernel that has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Feature(u32, u32);
 
 impl Feature {
-    /// The first kernel version that has it.
-    const fn since(self) -> (u32, u32) {
-        match self {
-            Self::PeerPidfd => (6, 5),
-            Self::Pidfs => (6, 9),
-            Self::PidfdInfo => (6, 13),
-            Self::CloseRange => (5, 9),
-        }
-    }
+    /// `SO_PEERPIDFD`.
+    pub const PEER_PIDFD: Self = Self(6, 5);
+    /// pidfs: pidfds have unique inodes.
+    pub const PIDFS: Self = Self(6, 9);
+    /// `PIDFD_GET_INFO`.
+    pub const PIDFD_INFO: Self = Self(6, 13);
+    /// `close_range` (with `CLOSE_RANGE_CLOEXEC` since 5.11).
+    pub const CLOSE_RANGE: Self = Self(5, 9);
 }
 
 /// Whether canal may use a facility. False if `CANAL_KERNEL=MAJOR.MINOR` in the environment (a
@@ -50,8 +40,8 @@ pub fn allows(feature: Feature) -> bool {
     has(*pretended, feature)
 }
 
-fn has(kernel: Option<(u32, u32)>, feature: Feature) -> bool {
-    kernel.is_none_or(|kernel| kernel >= feature.since())
+fn has(kernel: Option<(u32, u32)>, Feature(major, minor): Feature) -> bool {
+    kernel.is_none_or(|kernel| kernel >= (major, minor))
 }
 
 fn parse_version(text: &str) -> Option<(u32, u32)> {
@@ -116,14 +106,14 @@ mod tests {
     fn an_old_kernel_lacks_later_features() {
         let old = parse_version("5.10");
         assert_eq!(old, Some((5, 10)));
-        assert!(has(old, Feature::CloseRange));
-        assert!(!has(old, Feature::PeerPidfd));
-        assert!(!has(old, Feature::Pidfs));
-        assert!(!has(old, Feature::PidfdInfo));
-        assert!(!has(parse_version("5.8"), Feature::CloseRange));
-        assert!(has(parse_version("6.5"), Feature::PeerPidfd));
-        assert!(!has(parse_version("6.8"), Feature::Pidfs));
-        assert!(has(parse_version("6.10"), Feature::Pidfs), "10 is more than 9");
+        assert!(has(old, Feature::CLOSE_RANGE));
+        assert!(!has(old, Feature::PEER_PIDFD));
+        assert!(!has(old, Feature::PIDFS));
+        assert!(!has(old, Feature::PIDFD_INFO));
+        assert!(!has(parse_version("5.8"), Feature::CLOSE_RANGE));
+        assert!(has(parse_version("6.5"), Feature::PEER_PIDFD));
+        assert!(!has(parse_version("6.8"), Feature::PIDFS));
+        assert!(has(parse_version("6.10"), Feature::PIDFS), "10 is more than 9");
     }
 
     #[test]
@@ -131,6 +121,6 @@ mod tests {
         for text in ["", "6", "new", "6.x", ".5"] {
             assert_eq!(parse_version(text), None, "{text}");
         }
-        assert!(has(None, Feature::PidfdInfo));
+        assert!(has(None, Feature::PIDFD_INFO));
     }
 }

@@ -47,13 +47,8 @@ pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     // SAFETY: the kernel writes at most `bytes` bytes of integers into the vector, which has that
     // many, and stores their number in `bytes`. Both outlive the call.
     let told = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERGROUPS,
-            groups.as_mut_ptr().cast(),
-            &raw mut bytes,
-        )
+        let (socket, to) = (socket.as_raw_fd(), groups.as_mut_ptr().cast());
+        libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERGROUPS, to, &raw mut bytes)
     };
     Errno::result(told)?;
     groups.truncate(bytes as usize / size_of::<libc::gid_t>());
@@ -74,7 +69,7 @@ const GROUPS_MAX: usize = 65_536;
 /// Otherwise the kernel's error, such as EMFILE.
 pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<Pidfd>> {
     simulated!(|kernel| Ok(kernel.peer_pidfd(socket)?.map(Pidfd)));
-    if allows(Feature::PeerPidfd) {
+    if allows(Feature::PEER_PIDFD) {
         match by_peer_pidfd(socket) {
             // Old kernels lack it, and a filter of system calls may forbid it.
             Err(Errno::ENOPROTOOPT | Errno::EPERM | Errno::EACCES | Errno::ENOSYS) => {}
@@ -88,7 +83,7 @@ pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<P
 /// Whether this kernel has `SO_PEERPIDFD` (Linux 6.5). Tries it on a pair of sockets.
 pub fn has_peer_pidfd() -> bool {
     let tried = || by_peer_pidfd(UnixStream::pair().ok()?.0.as_fd()).ok();
-    allows(Feature::PeerPidfd) && tried().is_some()
+    allows(Feature::PEER_PIDFD) && tried().is_some()
 }
 
 /// The current time in clock ticks since boot, the unit of a process's start time.

@@ -127,7 +127,7 @@ impl Pidfd {
     /// The inode that identifies the process within this boot. 0 if the kernel has no pidfs.
     pub fn inode(&self) -> u64 {
         simulated!(|kernel| kernel.inode(Descriptor::of(&self.0)));
-        if !allows(Feature::Pidfs) {
+        if !allows(Feature::PIDFS) {
             return 0;
         }
         let Ok(stat) = nix::sys::stat::fstat(&self.0) else { return 0 };
@@ -162,7 +162,7 @@ impl Pidfd {
     /// The inode of a namespace of the process (Linux 6.11). Only tried on kernels with
     /// `PIDFD_GET_INFO`, because on others a process has no pid here if /proc is missing.
     pub(crate) fn namespace(&self, namespace: Namespace) -> io::Result<u64> {
-        if !allows(Feature::PidfdInfo) {
+        if !allows(Feature::PIDFD_INFO) {
             return Err(io::ErrorKind::Unsupported.into());
         }
         // SAFETY: the call takes integers, and returns a descriptor that no other code has.
@@ -176,7 +176,7 @@ impl Pidfd {
     /// outside our pid namespace, ENOTTY or EINVAL on older kernels, and ENODATA if the kernel
     /// reports something else than what `mask` names.
     fn info(&self, mask: u32) -> Result<libc::pidfd_info, Errno> {
-        if !allows(Feature::PidfdInfo) {
+        if !allows(Feature::PIDFD_INFO) {
             return Err(Errno::ENOTTY);
         }
         // SAFETY: the structure is all integers, for which zeros are a value.

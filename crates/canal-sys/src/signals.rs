@@ -2,7 +2,10 @@
 
 use std::io;
 
-use libc::c_int;
+use libc::{
+    SIGABRT, SIGBUS, SIGCHLD, SIGCONT, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTRAP, SIGTSTP,
+    SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, c_int,
+};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
@@ -49,14 +52,9 @@ pub(crate) fn change_mask(how: c_int, set: u64) -> u64 {
     // SAFETY: the kernel reads and writes 8 bytes each, as the last argument states. No handler of
     // ours depends on the blocked signals. The call cannot fail with these arguments.
     unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            how,
-            &raw const set,
-            &raw mut before,
-            size_of::<u64>(),
-        )
-    };
+        let (set, before) = (&raw const set, &raw mut before);
+        libc::syscall(libc::SYS_rt_sigprocmask, how, set, before, size_of::<u64>());
+    }
     before
 }
 
@@ -78,21 +76,8 @@ pub fn die_by(signal: i32) -> u8 {
 /// Signals that end no process by default, and those by which the kernel reports a fault: every
 /// process ends at a fault, even process 1.
 const NOT_ENDING: [c_int; 15] = [
-    libc::SIGCHLD,
-    libc::SIGCONT,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
-    libc::SIGURG,
-    libc::SIGWINCH,
-    libc::SIGABRT,
-    libc::SIGBUS,
-    libc::SIGFPE,
-    libc::SIGILL,
-    libc::SIGSEGV,
-    libc::SIGSYS,
-    libc::SIGTRAP,
-    libc::SIGPIPE,
+    SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, SIGABRT, SIGBUS, SIGFPE, SIGILL,
+    SIGSEGV, SIGSYS, SIGTRAP, SIGPIPE,
 ];
 
 /// Makes signals end process 1 of a pid namespace as they end any other process. The kernel drops
@@ -186,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_blocked_or_ignored_signal_ends_it_all_the_same() {
-        for signal in [libc::SIGTERM, libc::SIGPIPE, libc::SIGQUIT, 9, libc::SIGRTMIN() + 1] {
+        for signal in [libc::SIGTERM, SIGPIPE, libc::SIGQUIT, 9, libc::SIGRTMIN() + 1] {
             let mut command = rerun::command("signals::tests::scene", "trap '' TERM;");
             let output = command.env("CANAL_TEST_SIGNALS", signal.to_string()).output().unwrap();
             assert_eq!(output.status.signal(), Some(signal), "{output:?}");
@@ -197,7 +182,7 @@ mod tests {
     #[test]
     fn a_signal_that_ends_nothing_returns() {
         let mut command = rerun::command("signals::tests::scene", "");
-        let output = command.env("CANAL_TEST_SIGNALS", libc::SIGURG.to_string()).output().unwrap();
+        let output = command.env("CANAL_TEST_SIGNALS", SIGURG.to_string()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
     }
 }

@@ -18,16 +18,14 @@ const TOO_LONG: &str = "too long; the longest duration is 7304484d";
 /// day has 24 hours. The error is the end of a message.
 #[cfg(feature = "durations")]
 pub fn parse(text: &str) -> Result<Duration, &'static str> {
-    span(text).ok_or_else(|| if is_duration_but_too_long(text) { TOO_LONG } else { NOT_A_DURATION })
-}
-
-/// Whether the text is a duration with smaller numbers: the library's error does not say so.
-#[cfg(feature = "durations")]
-fn is_duration_but_too_long(text: &str) -> bool {
-    let mut small: Vec<char> =
-        text.chars().map(|c| if c.is_ascii_digit() { '1' } else { c }).collect();
-    small.dedup_by(|a, b| (*a, *b) == ('1', '1'));
-    span(&small.into_iter().collect::<String>()).is_some()
+    span(text).ok_or_else(|| {
+        // Whether it is a duration with smaller numbers: the library's error does not say so.
+        let small = text.chars().map(|c| if c.is_ascii_digit() { '1' } else { c });
+        let mut small: Vec<char> = small.collect();
+        small.dedup_by(|a, b| (*a, *b) == ('1', '1'));
+        let is_too_long = span(&String::from_iter(small)).is_some();
+        if is_too_long { TOO_LONG } else { NOT_A_DURATION }
+    })
 }
 
 #[cfg(feature = "durations")]

@@ -96,13 +96,9 @@ impl Lock {
     }
 
     fn of(key: String, mode: Option<Mode>) -> Self {
-        let lock = Self {
-            endpoint: Endpoint::new(),
-            asked: Acquire { on_lost: OnLost::default().into(), ..Acquire::default() },
-            command: None,
-            new_session: false,
-            fault: None,
-        };
+        let endpoint = Endpoint::new();
+        let asked = Acquire { on_lost: OnLost::default().into(), ..Acquire::default() };
+        let lock = Self { endpoint, asked, command: None, new_session: false, fault: None };
         lock.with(key, mode)
     }
 

@@ -250,9 +250,7 @@ fn acquired(grant: Grant, connection: &mut Connection) -> Result<Acquired> {
         }),
         _ => None,
     };
-    let page = match (grant.deadline_fd, grant.liveness_fd) {
-        (Some(page), Some(line)) => Some(received.page(page, line)?),
-        _ => None,
-    };
+    let page = grant.deadline_fd.zip(grant.liveness_fd);
+    let page = page.map(|(page, line)| received.page(page, line)).transpose()?;
     Ok(Acquired { grant, children, jobserver, page })
 }

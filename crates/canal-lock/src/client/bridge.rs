@@ -86,18 +86,11 @@ pub fn bridge(
     output: BorrowedFd<'_>,
 ) -> Result<(), BridgeError> {
     let attach = |again: bool| attach(place, options, keys, again);
-    let daemon = attach(false)?;
-    let bridge = Bridge {
-        input: Some(input),
-        output,
-        daemon: Some(daemon),
-        from_client: Decoder::new(MESSAGE_BYTES_MAX),
-        to_client: VecDeque::new(),
-        traffic: Traffic::default(),
-        heard_at: boottime_ms(),
-        passed_at: 0,
-    };
-    bridge.run(&attach)
+    let (input, daemon) = (Some(input), Some(attach(false)?));
+    let (from_client, heard_at) = (Decoder::new(MESSAGE_BYTES_MAX), boottime_ms());
+    let (to_client, traffic, passed_at) = Default::default();
+    Bridge { input, output, daemon, from_client, to_client, traffic, heard_at, passed_at }
+        .run(&attach)
 }
 
 /// A new connection, restricted to what `keys` allows.
@@ -178,10 +171,7 @@ impl Bridge<'_> {
 
     /// How long the client may still be silent, or how long its last answers may still take.
     fn left_ms(&self) -> u64 {
-        let most = match self.input {
-            Some(_) => self.traffic.silence_ms(),
-            None => LAST_ANSWERS_MS,
-        };
+        let most = if self.input.is_some() { self.traffic.silence_ms() } else { LAST_ANSWERS_MS };
         most.saturating_sub(boottime_ms().saturating_sub(self.heard_at))
     }
 
@@ -257,17 +247,10 @@ impl Bridge<'_> {
                 Ok(Read::Part) => {}
                 Ok(Read::Nothing(_)) => break,
                 Err(ClientError::Protocol(what)) => return Err(too_large(what)),
-                Err(_) => self.lose_daemon()?,
+                // A call without an answer may be lost here, just as it may be lost with the daemon.
+                Err(_) if self.traffic.may_reattach() => self.daemon = None,
+                Err(_) => return Err(BridgeError::DaemonGone),
             }
-        }
-        Ok(())
-    }
-
-    /// A call without an answer may be lost here, just as it may be lost with the daemon.
-    fn lose_daemon(&mut self) -> Result<(), BridgeError> {
-        self.daemon = None;
-        if !self.traffic.may_reattach() {
-            return Err(BridgeError::DaemonGone);
         }
         Ok(())
     }

@@ -132,10 +132,8 @@ impl Client {
         input: &P,
         owner: Option<&Pidfd>,
     ) -> Result<T> {
-        let limits = match manner {
-            Manner::Search => self.options.limits.of_search(),
-            Manner::Repeat | Manner::OnlyOnce => self.options.limits,
-        };
+        let limits = self.options.limits;
+        let limits = if manner == Manner::Search { limits.of_search() } else { limits };
         let mut pauses = Backoff::new();
         for _ in 0..ATTEMPTS_MAX {
             match self.call_once(limits, method, input, owner) {

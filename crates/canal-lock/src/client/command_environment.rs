@@ -33,10 +33,6 @@ pub const UNDER: &str = "CANAL_UNDER";
 /// The variable that names the socket of the daemon.
 pub const SOCKET: &str = "CANAL_SOCKET";
 
-/// The variable that names the holds, over an engine, under which a process runs: tags separated by
-/// blanks, that of the outermost `canal run` first.
-pub const HOLD: &str = HOLD_VARIABLE;
-
 /// Variables to set, or to unset if the value is `None`. The rest of the environment stays.
 pub type Variables = Vec<(Cow<'static, str>, Option<OsString>)>;
 
@@ -174,12 +170,12 @@ fn run_nodes(around: Option<&str>, nodes: &[String]) -> String {
 /// The variable by which the daemon finds the processes that were started under a hold that can be
 /// lost. Keeps the tags of an enclosing `canal run`, whose holds can be lost too.
 pub fn hold_variable(tag: Tag) -> (Cow<'static, str>, Option<OsString>) {
-    let mut value = std::env::var_os(HOLD).unwrap_or_default();
+    let mut value = std::env::var_os(HOLD_VARIABLE).unwrap_or_default();
     if !value.is_empty() {
         value.push(" ");
     }
     value.push(tag.to_string());
-    (HOLD.into(), Some(value))
+    (HOLD_VARIABLE.into(), Some(value))
 }
 
 #[cfg(test)]

@@ -29,7 +29,8 @@ pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<()> {
     if place.rule != Rule::Shared {
         return Ok(());
     }
-    let own = Place::of_user_by_socket(place.uid.get());
+    // Named by its socket, so that `/run/canal` does not take precedence.
+    let own = Place { rule: Rule::Given, ..Place::of_user(place.uid.get()) };
     let is_ours = || is_private(&own.dir, geteuid().as_raw());
     if lstat(&own.socket).is_err_and(|error| error == Errno::NOENT) || !is_ours() {
         return Ok(());

@@ -83,16 +83,9 @@ impl LostHold {
 
     /// The loss of the hold with this token, from the state of the page at `now`.
     fn of(page: &Reader, state: &State, token: u64, now: u64) -> Self {
-        Self {
-            token,
-            why: state.lost.map_or(Why::Away, |lost| lost.why),
-            at: state.lost.map_or(now, |lost| lost.at),
-            reached_at: state.deadline.reached_at,
-            engine: page.engine(),
-            host: page.label(),
-            then: None,
-            is_refused: false,
-        }
+        let (why, at) = state.lost.map_or((Why::Away, now), |lost| (lost.why, lost.at));
+        let (engine, host, reached_at) = (page.engine(), page.label(), state.deadline.reached_at);
+        Self { token, why, at, reached_at, engine, host, then: None, is_refused: false }
     }
 }
 
@@ -162,17 +155,8 @@ impl HoldMonitor {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
         let (phase, writer_gone) = (Phase::Held, false);
-        Ok(Self {
-            token,
-            page,
-            writer_gone,
-            on_lost,
-            phase,
-            lost: None,
-            reported: None,
-            timer,
-            set_for: None,
-        })
+        let (lost, reported, set_for) = (None, None, None);
+        Ok(Self { token, page, writer_gone, on_lost, phase, lost, reported, timer, set_for })
     }
 
     /// Reads the page. `Some` if a new phase begins.

@@ -51,15 +51,9 @@ pub struct WaitWithin {
 impl WaitWithin {
     /// The search for a request that this client sends.
     pub fn new(client: &Client, request: &Acquire) -> Self {
-        Self {
-            is_within: request.under_run.is_some(),
-            tag: request.tag,
-            place: client.place.clone(),
-            options: client.options.clone(),
-            since: None,
-            channel: None,
-            unread: None,
-        }
+        let (is_within, tag) = (request.under_run.is_some(), request.tag);
+        let (place, options) = (client.place.clone(), client.options.clone());
+        Self { is_within, tag, place, options, since: None, channel: None, unread: None }
     }
 
     /// Called while the request waits. `again`: when the next call would come without this. Returns

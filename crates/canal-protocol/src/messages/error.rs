@@ -1,7 +1,5 @@
 //! The errors of calls.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::service::{INTERFACE, NODES_INTERFACE};
@@ -82,7 +80,8 @@ pub enum ErrorName {
 pub const OWNER_GONE: &str = "the process that would hold the lock has ended";
 
 /// An error reply: a name and the details for the user.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
 pub struct Failure {
     /// The error; the reply has it in its `error` field, not among its parameters.
     #[serde(skip)]
@@ -173,14 +172,6 @@ impl ErrorName {
         serde_json::from_value(short).ok().filter(|name: &Self| name.interface() == interface)
     }
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 #[cfg(test)]
 mod tests {

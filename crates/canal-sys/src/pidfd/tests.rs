@@ -106,7 +106,7 @@ fn the_inode_names_the_process() {
     let (own, other) = (Pidfd::open(std::process::id()).unwrap(), Pidfd::open(child.id()).unwrap());
     let again = Pidfd::open(std::process::id()).unwrap();
     assert_eq!(own.inode(), again.inode());
-    if allows(Feature::Pidfs) && is_on_pidfs(own.as_fd()) {
+    if allows(Feature::PIDFS) && is_on_pidfs(own.as_fd()) {
         assert_ne!(own.inode(), 0);
         assert_ne!(own.inode(), other.inode());
     } else {

@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use libc::{RLIMIT_AS, RLIMIT_CPU, RLIMIT_DATA, RLIMIT_FSIZE, RLIMIT_RSS};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::resource::{Resource, getrlimit};
@@ -55,7 +56,14 @@ pub fn start(
     environment: &[(OsString, OsString)],
     log: Option<&Path>,
 ) -> io::Result<Started> {
-    let plan = Plan::new(program, argv, environment, log)?;
+    let set = environment.iter().map(|(name, value)| entry(name, value));
+    let set = set.collect::<io::Result<Vec<_>>>()?;
+    // The child changes the folder, so relative paths are made absolute.
+    let file = std::path::absolute(program)?;
+    let log = log.map(std::path::absolute).transpose()?;
+    let log = log.map(|log| CString::new(log.as_os_str().as_bytes())).transpose()?;
+    let prepared = Prepared::new(&file, argv, set)?;
+    let plan = Plan { program: prepared, log, highest_fd: fds::highest_open() };
     let (reader, writer) = fds::pipe()?;
     // No handler of ours may run in the children.
     let blocked = signals::block_all();
@@ -78,7 +86,9 @@ pub struct Started {
     pipe: io::PipeReader,
     bytes: Vec<u8>,
     program: PathBuf,
-    process: Option<Pidfd>,
+    /// The process, if its pid arrived in time. Only for messages: if it ended at once, another
+    /// process may have its pid.
+    pub process: Option<Pidfd>,
 }
 
 impl Started {
@@ -121,12 +131,6 @@ impl Started {
         Ok(Some(String::from_utf8_lossy(report).into_owned()))
     }
 
-    /// The process, if its pid arrived in time. Only for messages: if it ended at once, another
-    /// process may have its pid.
-    pub fn into_process(self) -> Option<Pidfd> {
-        self.process
-    }
-
     /// The pid of the process; `None` while it is unknown.
     pub fn pid(&self) -> Option<u32> {
         let record = Record::take(&mut &self.bytes[..]).filter(|record| record.about == PID)?;
@@ -139,24 +143,6 @@ struct Plan {
     program: Prepared,
     log: Option<CString>,
     highest_fd: u32,
-}
-
-impl Plan {
-    fn new(
-        program: &Path,
-        argv: &[OsString],
-        environment: &[(OsString, OsString)],
-        log: Option<&Path>,
-    ) -> io::Result<Self> {
-        let set = environment.iter().map(|(name, value)| entry(name, value));
-        let set = set.collect::<io::Result<Vec<_>>>()?;
-        // The child changes the folder, so relative paths are made absolute.
-        let program = std::path::absolute(program)?;
-        let log = log.map(std::path::absolute).transpose()?;
-        let log = log.map(|log| CString::new(log.as_os_str().as_bytes())).transpose()?;
-        let program = Prepared::new(&program, argv, set)?;
-        Ok(Self { program, log, highest_fd: fds::highest_open() })
-    }
 }
 
 /// A record that a child writes into the pipe before it executes the program: a NUL (no text begins
@@ -248,7 +234,7 @@ fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
         libc::dup2(if log >= 0 { log } else { null }, 2);
     }
     let others = REPORT_FD.unsigned_abs() + 1;
-    let allowed = allows(Feature::CloseRange);
+    let allowed = allows(Feature::CLOSE_RANGE);
     if !(allowed && fds::close_range_from(others)) {
         fds::close_up_to(others, plan.highest_fd);
     }
@@ -295,14 +281,8 @@ fn raise_limits() {
     for kind in 0..LIMITS {
         // Root may raise these above the hard limit. Limits of descriptors and processes are set on
         // purpose and stay.
-        let hurts = matches!(
-            kind as _,
-            libc::RLIMIT_AS
-                | libc::RLIMIT_CPU
-                | libc::RLIMIT_DATA
-                | libc::RLIMIT_FSIZE
-                | libc::RLIMIT_RSS
-        );
+        let hurts =
+            matches!(kind as _, RLIMIT_AS | RLIMIT_CPU | RLIMIT_DATA | RLIMIT_FSIZE | RLIMIT_RSS);
         // SAFETY: the structure is two integers. getrlimit writes it, setrlimit reads it.
         unsafe {
             let mut limit: libc::rlimit = zeroed();
@@ -341,17 +321,12 @@ fn reset_signals() {
     // Uses the system call: the C library refuses its two reserved signals, which a process can
     // inherit as ignored like any other. All zeros mean the default, whatever the order of the
     // fields.
-    let default = [0_u64; 8];
+    let (default, none) = ([0_u64; 8], std::ptr::null_mut::<u64>());
     for signal in 1..=SIGNALS {
         // SAFETY: the kernel reads its own, smaller structure from the buffer.
         unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigaction,
-                signal,
-                default.as_ptr(),
-                std::ptr::null_mut::<u64>(),
-                size_of::<u64>(),
-            );
+            let default = default.as_ptr();
+            libc::syscall(libc::SYS_rt_sigaction, signal, default, none, size_of::<u64>());
         }
     }
     signals::change_mask(libc::SIG_SETMASK, 0);

@@ -104,18 +104,22 @@ fn check(file: &Path) -> nix::Result<()> {
 }
 
 /// Executes `file` with `argv` (`argv[0]` included, any bytes) and our environment. Sets each
-/// variable of `environment`, or unsets it if the value is `None`; passes on everything else byte
+/// variable of `set`, or unsets it if the value is `None`; passes on everything else byte
 /// for byte and in order. `/bin/sh` runs a file whose format the kernel does not know (ENOEXEC), as
 /// in glibc's execvp(3). Returns only on failure.
-pub fn exec(
-    file: &Path,
-    argv: &[OsString],
-    environment: &[(Cow<'_, str>, Option<OsString>)],
-) -> io::Error {
-    match prepare(file, argv, environment) {
-        Ok(prepared) => prepared.exec().into(),
-        Err(error) => error,
-    }
+pub fn exec(file: &Path, argv: &[OsString], set: &[(Cow<'_, str>, Option<OsString>)]) -> io::Error {
+    let prepare = || {
+        let mut entries = own_environment();
+        let is_set = |own: &CString| set.iter().any(|(name, _)| name_of(own) == name.as_bytes());
+        entries.retain(|own| !is_set(own));
+        for (name, value) in set {
+            if let Some(value) = value {
+                entries.push(entry(OsStr::new(&**name), value)?);
+            }
+        }
+        Prepared::new(file, argv, entries)
+    };
+    prepare().map_or_else(|error| error, |prepared| prepared.exec().into())
 }
 
 /// An execve(2) that allocates no memory, so that a forked child can call it.
@@ -132,24 +136,18 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// Prepares the call with exactly this environment, one `NAME=VALUE` each.
-    pub(crate) fn new(
-        file: &Path,
-        argv: &[OsString],
-        environment: Vec<CString>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(file: &Path, argv: &[OsString], entries: Vec<CString>) -> io::Result<Self> {
         let file = CString::new(file.as_os_str().as_bytes())?;
-        let argv = argv
-            .iter()
-            .map(|argument| CString::new(argument.as_bytes()))
-            .collect::<Result<Vec<_>, _>>()?;
+        let argv = argv.iter().map(|argument| CString::new(argument.as_bytes()));
+        let argv = argv.collect::<Result<Vec<_>, _>>()?;
         let end = || std::iter::once(std::ptr::null());
         let argp: Vec<_> = argv.iter().map(|argument| argument.as_ptr()).chain(end()).collect();
         // Like glibc's maybe_script_execute: the shell and the file replace argv[0].
         let rest = argv.iter().skip(1).map(|argument| argument.as_ptr());
         let script_argp = [SHELL.as_ptr(), file.as_ptr()].into_iter().chain(rest).chain(end());
         let script_argp = script_argp.collect();
-        let envp = environment.iter().map(|entry| entry.as_ptr()).chain(end()).collect();
-        Ok(Self { file, argv, _environment: environment, envp, argp, script_argp })
+        let envp = entries.iter().map(|entry| entry.as_ptr()).chain(end()).collect();
+        Ok(Self { file, argv, _environment: entries, envp, argp, script_argp })
     }
 
     /// Executes the program. Returns only on failure. Async-signal-safe.
@@ -165,23 +163,6 @@ impl Prepared {
         unsafe { libc::execve(SHELL.as_ptr(), self.script_argp.as_ptr(), self.envp.as_ptr()) };
         Errno::last()
     }
-}
-
-fn prepare(
-    file: &Path,
-    argv: &[OsString],
-    environment: &[(Cow<'_, str>, Option<OsString>)],
-) -> io::Result<Prepared> {
-    let mut entries = own_environment();
-    let is_set =
-        |own: &CString| environment.iter().any(|(name, _)| name_of(own) == name.as_bytes());
-    entries.retain(|own| !is_set(own));
-    for (name, value) in environment {
-        if let Some(value) = value {
-            entries.push(entry(OsStr::new(&**name), value)?);
-        }
-    }
-    Prepared::new(file, argv, entries)
 }
 
 unsafe extern "C" {

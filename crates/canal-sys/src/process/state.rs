@@ -183,11 +183,9 @@ fn is_killed(status: &str) -> bool {
 /// if the process's cgroup is outside our cgroup namespace.
 fn is_frozen(pid: u32) -> bool {
     let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    cgroups.lines().any(|line| candidates(line).iter().any(|(path, mark)| has_line(path, mark)))
-}
-
-fn has_line(path: &str, mark: &str) -> bool {
-    fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line == mark))
+    cgroups.lines().flat_map(candidates).any(|(path, mark)| {
+        fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line == mark))
+    })
 }
 
 /// The files that show the state for one line of `/proc/PID/cgroup` (`ID:CONTROLLERS:PATH`), each

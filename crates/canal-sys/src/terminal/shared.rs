@@ -66,7 +66,8 @@ impl SharedTerminal {
         let (device, first) = match open(&again) {
             Ok(device) => (device, 0),
             // It belongs to another user, as after su(1). All terminals have this device in common.
-            Err(_) => (open("/dev/tty")?, off_t::from(number(fstat(fd)?.st_rdev)) << 32),
+            // Its number is cut to what fits above the bytes of processes.
+            Err(_) => (open("/dev/tty")?, ((fstat(fd)?.st_rdev & 0x3fff_ffff) as off_t) << 32),
         };
         let pid = off_t::from(std::process::id());
         let shared = Self { device, first, pid, drawer: Cell::new(None) };
@@ -84,7 +85,9 @@ impl SharedTerminal {
         self.count();
         let place = self.place();
         if let Some(before) = self.drawer.replace(place).filter(|before| Some(*before) != place) {
-            self.step_down(before);
+            for byte in [name_of(before) + self.pid.min(PID_MAX), before] {
+                let _ = self.set(byte, libc::F_UNLCK);
+            }
         }
         place.is_some()
     }
@@ -102,12 +105,6 @@ impl SharedTerminal {
             }
         }
         None
-    }
-
-    fn step_down(&self, drawer: off_t) {
-        for byte in [name_of(drawer) + self.pid.min(PID_MAX), drawer] {
-            let _ = self.set(byte, libc::F_UNLCK);
-        }
     }
 
     /// Whether the other process that has this drawer's place is stopped. One that has not stated
@@ -189,19 +186,9 @@ fn open(device: &str) -> io::Result<File> {
     options.read(true).write(true).custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK).open(device)
 }
 
-/// The part of a device number for which there is room above the bytes of processes.
-fn number(device: libc::dev_t) -> u32 {
-    u32::try_from(device & 0x3fff_ffff).unwrap_or_default()
-}
-
 fn bytes(start: off_t, length: off_t, kind: c_int) -> libc::flock {
-    libc::flock {
-        l_type: kind as c_short,
-        l_whence: libc::SEEK_SET as c_short,
-        l_start: start,
-        l_len: length,
-        l_pid: 0,
-    }
+    let (l_type, l_whence) = (kind as c_short, libc::SEEK_SET as c_short);
+    libc::flock { l_type, l_whence, l_start: start, l_len: length, l_pid: 0 }
 }
 
 #[cfg(test)]

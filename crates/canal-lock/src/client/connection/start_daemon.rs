@@ -62,22 +62,12 @@ pub(crate) fn connect(
     again: bool,
     starts: &mut Starts,
 ) -> Result<Connection> {
+    if let Some(connection) = look_in(place, options)? {
+        return Ok(connection);
+    }
     // A daemon that others manage may be restarting.
     let may_restart = again || place.rule == Rule::Shared;
     let wait = if may_restart { options.limits.idle } else { Duration::ZERO };
-    match look_in(place, options)? {
-        Some(connection) => Ok(connection),
-        None => wait_for_one(place, options, wait, starts),
-    }
-}
-
-/// Starts a daemon if allowed, and connects as soon as one listens.
-fn wait_for_one(
-    place: &Place,
-    options: &Options,
-    wait: Duration,
-    starts: &mut Starts,
-) -> Result<Connection> {
     let may_start = options.start == Start::IfNeeded && may_start(place);
     if !may_start && wait.is_zero() {
         return Err(ClientError::NoDaemon(place.clone().into()));
@@ -114,10 +104,7 @@ fn wait_for_one(
 
 /// Connects if a process listens.
 fn look_in(place: &Place, options: &Options) -> Result<Option<Connection>> {
-    match check_dir(place, IfMissing::Fail)? {
-        true => connect_if_running(place, options),
-        false => Ok(None),
-    }
+    if check_dir(place, IfMissing::Fail)? { connect_if_running(place, options) } else { Ok(None) }
 }
 
 /// The error after this time. `left` is the lock of another client that was supposed to start a
@@ -218,7 +205,7 @@ pub(crate) fn attempt(
     let reported = detach::start(&program, &argv(place), &environment(), Some(&log))
         .and_then(|mut started| {
             let reported = report_of(&mut started, limits, &lock);
-            starts.last = started.into_process();
+            starts.last = started.process;
             reported
         })
         .map_err(|error| {

@@ -99,10 +99,8 @@ impl Reply {
         if known == ErrorName::Stopping {
             return Some(ClientError::Gone(CallOutcome::Undone));
         }
-        Some(match read::<Failure>(self.parameters()) {
-            Ok(failure) => Failure { name: known, ..failure }.into(),
-            Err(error) => error,
-        })
+        let failure = read::<Failure>(self.parameters());
+        Some(failure.map_or_else(|error| error, |it| Failure { name: known, ..it }.into()))
     }
 }
 
@@ -119,14 +117,9 @@ pub enum Replies {
 
 impl Connection {
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self {
-            socket,
-            decoder: Decoder::new(REPLY_BYTES_MAX),
-            buffer: Vec::new(),
-            pending: Vec::new(),
-            received: Vec::new(),
-            cut: false,
-        }
+        let (buffer, pending, received) = Default::default();
+        let decoder = Decoder::new(REPLY_BYTES_MAX);
+        Self { socket, decoder, buffer, pending, received, cut: false }
     }
 
     /// Sends a call. A method without an interface is one of [`INTERFACE`]. The pidfd travels with
@@ -289,14 +282,10 @@ impl Connection {
         audience: Option<&Audience>,
     ) -> Result<Duration> {
         let socket = PollFd::new(self.socket.as_fd(), event);
-        let is_over = match audience {
-            None => fds::poll_within(&mut [socket], Some(patience)),
-            Some(audience) => {
-                let mut polled: Vec<_> = std::iter::once(socket).chain(audience.polled()).collect();
-                fds::poll_within(&mut polled, Some(patience))
-            }
-        };
-        Ok(if is_over? { patience } else { Duration::ZERO })
+        let readers = audience.into_iter().flat_map(Audience::polled);
+        let mut polled: Vec<_> = [socket].into_iter().chain(readers).collect();
+        let is_over = fds::poll_within(&mut polled, Some(patience))?;
+        Ok(if is_over { patience } else { Duration::ZERO })
     }
 }
 
@@ -338,10 +327,7 @@ impl Received {
 
 /// The parameters of a reply, or the error that it carries.
 pub(crate) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T> {
-    match reply.failure() {
-        Some(error) => Err(error),
-        None => read(reply.parameters()),
-    }
+    reply.failure().map_or_else(|| read(reply.parameters()), Err)
 }
 
 fn read<T: DeserializeOwned>(parameters: &str) -> Result<T> {

@@ -44,12 +44,9 @@ impl KnownNodes {
     /// explicitly, and otherwise in the user's own state directory: the state directory of the
     /// machine's daemon belongs to another user.
     pub fn of(place: &Place) -> Self {
-        let dir = match place.rule {
-            Rule::Given => place.stores().state_dir.clone(),
-            Rule::Shared | Rule::PerUser => {
-                Place::of_user(place.uid.get()).stores().state_dir.clone()
-            }
-        };
+        let own = Place::of_user(place.uid.get());
+        let place = if place.rule == Rule::Given { place } else { &own };
+        let dir = place.stores().state_dir.clone();
         Self { dir, uid: canal_sys::process::user::geteuid().as_raw() }
     }
 
@@ -99,7 +96,10 @@ impl KnownNodes {
         if is_known(&self.read()?)? {
             return Ok(());
         }
-        self.make_dir()?;
+        if let Some(above) = self.dir.parent() {
+            fs::create_dir_all(above).map_err(|error| unusable(&self.dir, error))?;
+        }
+        open_private(&self.dir, self.uid, IfMissing::Create).map_err(NodeFailure::permanent)?;
         let _locked = self.lock()?;
         let mut content = self.read()?;
         is_known(&content)?;
@@ -126,15 +126,6 @@ impl KnownNodes {
             );
             NodeFailure::permanent(format!("{path} is not a list of nodes: {error}")).hint(hint)
         })
-    }
-
-    fn make_dir(&self) -> Result<(), NodeFailure> {
-        if let Some(above) = self.dir.parent() {
-            fs::create_dir_all(above).map_err(|error| unusable(&self.dir, error))?;
-        }
-        open_private(&self.dir, self.uid, IfMissing::Create)
-            .map(drop)
-            .map_err(NodeFailure::permanent)
     }
 
     fn lock(&self) -> Result<File, NodeFailure> {

@@ -131,11 +131,6 @@ impl LeaseHandle {
         self.secret.handle(id, part.map_or(1, |part| part.lease))
     }
 
-    /// Whether the handle names a node.
-    fn has_node(&self, id: NodeId) -> bool {
-        self.parts.iter().any(|part| part.id == id)
-    }
-
     /// The secret of the part of the daemon of this socket.
     fn of_socket(&self, socket: &Path) -> Option<Handle> {
         let is_there =
@@ -303,8 +298,8 @@ impl EnclosingLeases {
 
     /// The handle of the innermost lease at a node. A lease with this handle need not exist.
     pub fn handle(&self, node: NodeId) -> Option<Handle> {
-        let innermost = self.0.iter().rev();
-        let named = innermost.clone().find(|lease| lease.has_node(node));
+        let names = |lease: &&LeaseHandle| lease.parts.iter().any(|part| part.id == node);
+        let named = self.0.iter().rev().find(names);
         named.or(self.0.last()).map(|lease| lease.of_node(node))
     }
 

@@ -93,14 +93,6 @@ fn by_hand(host: &SshHost) -> String {
     format!("ssh {port}{user}{}", host.host)
 }
 
-/// The name of the host in `known_hosts`, quoted for a shell.
-fn known_as(host: &SshHost) -> String {
-    match host.port {
-        Some(port) => format!("'[{}]:{port}'", host.host),
-        None => host.host.clone(),
-    }
-}
-
 /// An error of ssh itself.
 fn of_ssh(host: &SshHost, said: &str) -> NodeFailure {
     let has = |words: &str| said.contains(words);
@@ -114,10 +106,12 @@ fn of_ssh(host: &SshHost, said: &str) -> NodeFailure {
         ));
     }
     if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
+        // The name of the host in `known_hosts`, quoted for a shell.
+        let with_port = |port| format!("'[{}]:{port}'", host.host);
+        let known_as = host.port.map_or_else(|| host.host.clone(), with_port);
         return NodeFailure::permanent("its host key has changed").hint(format!(
-            "if the machine was reinstalled, run `ssh-keygen -R {}`, then `{by_hand}`; otherwise \
-             someone may be intercepting the connection",
-            known_as(host)
+            "if the machine was reinstalled, run `ssh-keygen -R {known_as}`, then `{by_hand}`; \
+             otherwise someone may be intercepting the connection"
         ));
     }
     if has("Host key verification failed") || has("host key is known") {
@@ -181,10 +175,7 @@ fn of_bridge(code: i32, said: &str) -> NodeFailure {
             )),
         },
     };
-    match hint {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
+    NodeFailure { hint: hint.map(str::to_owned), ..failure }
 }
 
 /// The failure of a canal that does not support nodes.
