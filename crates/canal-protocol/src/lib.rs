@@ -9,7 +9,6 @@
 
 pub mod frame;
 mod messages;
-mod node;
 pub mod node_address;
 pub mod paths;
 pub mod service;
@@ -18,7 +17,7 @@ pub use canal_core::{
     GROUP_BYTES_MAX, Kind, Mode, NOTE_BYTES_MAX, NodeId, OnLost, Require, RunId, Superseded, Tag,
 };
 pub use messages::*;
-pub use node::{Node, NodeFailure};
+pub use node_address::{Node, NodeFailure};
 pub use service::{INTERFACE, INTERFACE_DESCRIPTION, NODES_DESCRIPTION, NODES_INTERFACE};
 
 /// The environment variable of a command over an engine, and of its descendants: the tags of its

@@ -6,5 +6,4 @@
 pub(crate) mod counted_lock;
 pub(crate) mod grant_order;
 pub(crate) mod key_tree;
-mod out_of_service;
 pub(crate) mod slots_and_buckets;

@@ -10,7 +10,6 @@ pub(crate) mod leases;
 mod nested_frames;
 mod queues;
 mod recovery;
-mod reentry;
 mod snapshot_and_restore;
 pub(crate) mod table;
 mod waiters;
