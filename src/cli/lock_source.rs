@@ -31,7 +31,7 @@ use crate::run::nodes::{
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
 use crate::sys::pidfd::Pidfd;
-use crate::sys::terminal::output::Audience;
+use crate::sys::terminal::output::OutputReaders;
 
 /// Where a lock is taken: from a daemon, or from several nodes.
 pub(crate) struct Source {
@@ -157,7 +157,7 @@ fn at_daemon(
         None => (wait.progress.unwrap_or_default(), wait.unattended),
     };
     let mut client = target.connect_for(request.wait_ms)?;
-    client.audience = (!unattended).then(Audience::default);
+    client.readers = (!unattended).then(OutputReaders::default);
     // Most requests do not wait, so the display is allocated only when needed.
     let mut waiting: Option<Box<Waiting>> = None;
     let mut within = WaitWithin::new(&client, request);
@@ -319,8 +319,8 @@ fn wait(
     end: &ChildEnd,
     mut coordinator: Option<&mut OverNodes>,
 ) -> Result<Start> {
-    let audience = (!asking.wait.unattended).then(Audience::default);
-    let mut display = Display { asking, shown: None, sleep: None, audience };
+    let readers = (!asking.wait.unattended).then(OutputReaders::default);
+    let mut display = Display { asking, shown: None, sleep: None, readers };
     loop {
         match display.next(end, coordinator.as_deref())? {
             None => display.update(None),
@@ -363,7 +363,7 @@ struct Display<'a> {
     /// How long to wait before the next update; `None` until there is something new to show.
     sleep: Option<Duration>,
     /// The readers of the output; without them the wait is given up.
-    audience: Option<Audience>,
+    readers: Option<OutputReaders>,
 }
 
 impl Display<'_> {
@@ -379,10 +379,10 @@ impl Display<'_> {
     ) -> Result<Option<BeforeStart>> {
         let waits = self.shown.is_some();
         let within = self.sleep.into_iter().chain(coordinator.and_then(OverNodes::due)).min();
-        let audience = self.audience.as_ref().filter(|_| waits);
-        let word = end.next(within, audience, coordinator);
-        let audience = self.audience.as_mut().filter(|_| waits && word.is_none());
-        if audience.is_some_and(Audience::has_left) {
+        let readers = self.readers.as_ref().filter(|_| waits);
+        let word = end.next(within, readers, coordinator);
+        let readers = self.readers.as_mut().filter(|_| waits && word.is_none());
+        if readers.is_some_and(OutputReaders::are_gone) {
             self.end();
             end.abandon();
             return Err(ClientError::Abandoned.into());

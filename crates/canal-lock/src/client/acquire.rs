@@ -17,7 +17,7 @@ use canal_protocol::{Abandon, Acquire, Failure, Grant, Progress, frame};
 use canal_sys::clock::{boottime_ms, boottime_ms_after};
 use canal_sys::deadline_page::Reader;
 use canal_sys::pidfd::Pidfd;
-use canal_sys::terminal::output::Audience;
+use canal_sys::terminal::output::OutputReaders;
 
 const ACQUIRE: &str = "Acquire";
 
@@ -83,8 +83,8 @@ impl Client {
     /// message for 5 s, or for 5 s after the end of the wait, or if it is found stopped after 30 s
     /// of silence. A daemon whose process is busy gets a minute instead of 5 s.
     /// [`ClientError::HeldAtOwnDaemon`] if this is the daemon of the machine, and the user's own
-    /// daemon still has holds that it granted earlier. [`ClientError::Abandoned`] once
-    /// the `audience` has left.
+    /// daemon still has holds that it granted earlier. [`ClientError::Abandoned`] once no
+    /// reader of the output is left.
     pub fn acquire(
         &mut self,
         request: &Acquire,
@@ -138,8 +138,8 @@ impl Client {
         let limits = self.options.limits;
         self.trace(|| format!("sending {ACQUIRE}, request {}", request.tag));
         let silence = Silence::new(limits, Instant::now());
-        let mut audience = self.audience.take();
-        let wait = Wait { until, silence, call_at: None, audience: audience.as_mut() };
+        let mut readers = self.readers.take();
+        let wait = Wait { until, silence, call_at: None, readers: readers.as_mut() };
         let trace = self.trace;
         let progress = &mut |word: Option<&Progress>| {
             if let (Some(say), Some(word)) = (trace, word) {
@@ -150,7 +150,7 @@ impl Client {
         let acquired = connection
             .send(ACQUIRE, request, Replies::More, owner, limits)
             .and_then(|()| wait.grant(&mut connection, progress));
-        self.audience = audience;
+        self.readers = readers;
         if matches!(acquired, Err(ClientError::Abandoned)) {
             // The daemon finds this message when the connection closes, which withdraws the
             // request. Without the message, the history only shows that the request was withdrawn.
@@ -185,15 +185,15 @@ struct Wait<'a> {
     /// When to call `progress` next if the daemon sends nothing.
     call_at: Option<Instant>,
     /// The readers of the output, without whom the client gives up the wait.
-    audience: Option<&'a mut Audience>,
+    readers: Option<&'a mut OutputReaders>,
 }
 
 impl Wait<'_> {
     fn grant(mut self, connection: &mut Connection, progress: OnProgress<'_>) -> Result<Acquired> {
         loop {
             // A request that need not wait is served even if no reader is left.
-            let audience = self.audience.as_deref().filter(|_| self.silence.answered);
-            match connection.read(self.patience(), audience)? {
+            let readers = self.readers.as_deref().filter(|_| self.silence.answered);
+            match connection.read(self.patience(), readers)? {
                 Read::Message(message) => {
                     // Most requests are granted immediately.
                     if let Some(grant) = frame::parse_last_reply(&message) {
@@ -209,7 +209,7 @@ impl Wait<'_> {
                 Read::Part => self.silence.end_with_part(Instant::now()),
                 Read::Nothing(waited) => {
                     if self.silence.answered {
-                        if self.audience.as_mut().is_some_and(|audience| audience.has_left()) {
+                        if self.readers.as_mut().is_some_and(|readers| readers.are_gone()) {
                             return Err(ClientError::Abandoned);
                         }
                         self.call(None, progress)?;

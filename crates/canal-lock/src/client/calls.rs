@@ -20,7 +20,7 @@ use canal_protocol::{
 use canal_sys::deadline_page::Reader;
 use canal_sys::kernel::random;
 use canal_sys::pidfd::Pidfd;
-use canal_sys::terminal::output::Audience;
+use canal_sys::terminal::output::OutputReaders;
 
 use super::connection::options::Options;
 use super::connection::start_daemon::{Starts, connect};
@@ -39,7 +39,7 @@ pub struct Client {
     /// Receives a line for the user for each call and for each answer.
     pub trace: Option<fn(&str)>,
     /// The readers of the output. When they are gone, the client gives up a waiting request.
-    pub audience: Option<Audience>,
+    pub readers: Option<OutputReaders>,
 }
 
 /// A new random name for a request.
@@ -67,8 +67,8 @@ impl Client {
         let options = options.into();
         let mut starts = Starts::default();
         let connection = Some(connect(place, &options, false, &mut starts)?);
-        let (place, trace, audience) = (place.clone(), None, None);
-        Ok(Self { place, options, connection, starts, trace, audience })
+        let (place, trace, readers) = (place.clone(), None, None);
+        Ok(Self { place, options, connection, starts, trace, readers })
     }
 
     pub(super) fn trace(&self, line: impl FnOnce() -> String) {

@@ -19,7 +19,7 @@ use canal_sys::deadline_page::{Deadline, Reader, Writer};
 use canal_sys::fds;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::child::{Reap, children_of, ended, fork};
-use canal_sys::terminal::output::Audience;
+use canal_sys::terminal::output::OutputReaders;
 
 use super::coordinator_process::{CoordinatorProcess, fault};
 use super::node_wording::engine;
@@ -268,12 +268,12 @@ impl ChildEnd {
     }
 
     /// The next message of the coordinator, if one arrives within this time and before a member of
-    /// the audience leaves. If this process looks after the coordinator, also returns when that
+    /// the readers leave. If this process looks after the coordinator, also returns when that
     /// needs attention.
     pub fn next(
         &self,
         within: Option<Duration>,
-        audience: Option<&Audience>,
+        readers: Option<&OutputReaders>,
         coordinator: Option<&OverNodes>,
     ) -> Option<BeforeStart> {
         if let Some(message) = self.receive() {
@@ -282,7 +282,7 @@ impl ChildEnd {
         let own = [Some(self.channel.as_fd()), self.parent.as_ref().map(AsFd::as_fd)];
         let readable = own.into_iter().flatten().chain(coordinator.and_then(OverNodes::polled));
         let readable = readable.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        let mut polled: Vec<_> = audience.into_iter().flat_map(Audience::polled).collect();
+        let mut polled: Vec<_> = readers.into_iter().flat_map(OutputReaders::polled).collect();
         polled.extend(readable);
         let _ = fds::poll_within(&mut polled, within);
         self.receive()

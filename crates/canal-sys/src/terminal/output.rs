@@ -89,12 +89,12 @@ impl TerminalOutput {
 
 /// The readers of standard output and standard error.
 #[derive(Debug, Default)]
-pub struct Audience {
+pub struct OutputReaders {
     /// Whether each had lost its readers at the last check.
     is_gone: [bool; 2],
 }
 
-impl Audience {
+impl OutputReaders {
     /// The descriptors to poll, for no events: poll(2) reports unasked that a pipe has lost its
     /// reader, and that a terminal or a connection was hung up. Omits descriptors that have already
     /// lost their reader, because poll would never sleep on them.
@@ -104,7 +104,7 @@ impl Audience {
     }
 
     /// Checks both. Returns whether neither has a reader.
-    pub fn has_left(&mut self) -> bool {
+    pub fn are_gone(&mut self) -> bool {
         self.is_gone = [1, 2].map(|fd| is_broken(standard(fd)));
         self.is_gone == [true; 2]
     }

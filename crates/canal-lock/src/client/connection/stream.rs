@@ -29,7 +29,7 @@ use canal_sys::deadline_page::Reader;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::private_dir::with_c_str;
 use canal_sys::process::{self, Activity};
-use canal_sys::terminal::output::Audience;
+use canal_sys::terminal::output::OutputReaders;
 use canal_sys::{fds, peer};
 
 /// How many bytes the first read takes: more than a grant needs, without a new page of memory.
@@ -215,13 +215,13 @@ impl Connection {
         }
     }
 
-    /// Reads the next reply in unparsed form, if it comes within `patience` and before a reader of
-    /// an audience leaves; for [`frame::parse_last_reply`] and [`frame::parse`].
-    pub(crate) fn read(&mut self, patience: Duration, audience: Option<&Audience>) -> Result<Read> {
+    /// Reads the next reply in unparsed form, if it comes within this `time` and before a reader of
+    /// the output leaves; for [`frame::parse_last_reply`] and [`frame::parse`].
+    pub(crate) fn read(&mut self, time: Duration, output: Option<&OutputReaders>) -> Result<Read> {
         if let Some(message) = self.decoder.next_message()? {
             return Ok(Read::Message(message.to_vec()));
         }
-        let waited = self.wait(PollFlags::POLLIN, patience, audience)?;
+        let waited = self.wait(PollFlags::POLLIN, time, output)?;
         // Reads even if poll(2) reported nothing, because something may have come since.
         if self.buffer.is_empty() {
             self.buffer.resize(READ_BYTES, 0);
@@ -273,16 +273,16 @@ impl Connection {
         }
     }
 
-    /// Waits for an event, or until a reader of an audience leaves, at most `patience`. Returns how
+    /// Waits for an event, or until a reader of the output leaves, at most `patience`. Returns how
     /// long it waited if nothing came.
     fn wait(
         &self,
         event: PollFlags,
         patience: Duration,
-        audience: Option<&Audience>,
+        output: Option<&OutputReaders>,
     ) -> Result<Duration> {
         let socket = PollFd::new(self.socket.as_fd(), event);
-        let readers = audience.into_iter().flat_map(Audience::polled);
+        let readers = output.into_iter().flat_map(OutputReaders::polled);
         let mut polled: Vec<_> = [socket].into_iter().chain(readers).collect();
         let is_over = fds::poll_within(&mut polled, Some(patience))?;
         Ok(if is_over { patience } else { Duration::ZERO })
