@@ -21,8 +21,8 @@ pub use node_address::{Node, NodeFailure};
 pub use service::{INTERFACE, INTERFACE_DESCRIPTION, NODES_DESCRIPTION, NODES_INTERFACE};
 
 /// The environment variable of a command over an engine, and of its descendants: the tags of its
-/// holds, separated by blanks, that of the outermost `canal run` first. With it, the daemon finds the remaining processes of a command whose
-/// hold is lost.
+/// holds, separated by blanks, that of the outermost `canal run` first. With it, the daemon finds
+/// the remaining processes of a command whose hold is lost.
 pub const HOLD_VARIABLE: &str = "CANAL_HOLD";
 
 /// Keeps the tests apart from the user's environment and processes.

@@ -39,7 +39,7 @@ impl Table {
     /// Holds that stated none do not count; otherwise a size would outlive every caller that stated
     /// it.
     pub(crate) fn followed(&self, key: &Key) -> View {
-        let is_buckets = self.kind(key) == Some(Kind::Buckets);
+        let is_buckets = self.tree.lock(key).effective_kind() == Some(Kind::Buckets);
         let one = if is_buckets { View::Buckets { per: 1, buckets: 1 } } else { View::ONE };
         self.stated_by_holds(key).next().map_or(one, |(_, latest)| latest)
     }

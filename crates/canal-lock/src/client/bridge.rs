@@ -247,7 +247,7 @@ impl Bridge<'_> {
                 Ok(Read::Part) => {}
                 Ok(Read::Nothing(_)) => break,
                 Err(ClientError::Protocol(what)) => return Err(too_large(what)),
-                // A call without an answer may be lost here, just as it may be lost with the daemon.
+                // A call without an answer may be lost here, as it may be lost with the daemon.
                 Err(_) if self.traffic.may_reattach() => self.daemon = None,
                 Err(_) => return Err(BridgeError::DaemonGone),
             }
