@@ -99,13 +99,13 @@ pub enum Effect {
     /// The deadline of the running command has changed, to a later or an earlier time: publish it.
     Deadline(Deadline),
     /// The lock is lost: kill the command at once. Its leases are not released before
-    /// [`Input::Stop`](super::Input::Stop).
+    /// [`Input::Stop`].
     KillNow,
     /// Report this to the user.
     Say(Change),
     /// The request is over. No effect follows.
     End(Outcome),
-    /// Call again at this time with [`Input::Tick`](super::Input::Tick), unless another input comes
+    /// Call again at this time with [`Input::Tick`], unless another input comes
     /// first. This replaces the earlier time.
     WakeAt(Millis),
 }
