@@ -313,6 +313,8 @@ fn holders_that_a_daemon_cannot_see_keep_their_locks_and_bar_no_others() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);
     let waiter = world.waiter("x", &[], &["echo", "on"]);
+    // Otherwise it could start the next daemon here.
+    waiter.stop();
     world.kill_daemon();
     // Two daemons in a row in other namespaces: the second one reads the journal of the first one.
     let script = r#"
@@ -327,7 +329,6 @@ fn holders_that_a_daemon_cannot_see_keep_their_locks_and_bar_no_others() {
         let args = ["-p", "-f", "--mount-proc", "--kill-child", "sh", "-c", script, &lock];
         world.program("unshare", args).end().stdout
     };
-    waiter.stop();
     let said = "x 75\ny 0\n\"state\":\"unverified\"\n";
     assert_eq!(inside(), format!("{said}1\n"));
     // The kernel may reuse the number of the first namespace for the second one.
