@@ -49,7 +49,7 @@ impl Checkpoint {
         let head = (self.known_ms, &self.boot_id);
         let mut out = postcard::to_extend(&head, Vec::from(MAGIC)).map_err(io::Error::other)?;
         out.extend(file_format::MAGIC);
-        out.extend(self.records.form());
+        out.extend(&self.records.form);
         let (new, path) = (dir.join(NEW), dir.join(NAME));
         remove_if_there(&new)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;

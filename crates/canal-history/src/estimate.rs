@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use super::file_format::{Batch, Frames};
+use super::file_format::Frames;
 use super::record::Record;
 use super::simulate_size::Slots;
 use super::store::Store;
@@ -89,10 +89,7 @@ fn estimate(mut waits: Vec<u64>) -> Option<EstimateInfo> {
 /// One share for each simulation, evenly spread over all shares and shuffled differently for each
 /// hold or waiter. Nothing is random: the same queue has the same estimate.
 fn draws(number: usize) -> [f64; TIMES] {
-    let mut shares = [0.0; TIMES];
-    for (at, share) in shares.iter_mut().enumerate() {
-        *share = (at as f64 + 0.5) / TIMES as f64;
-    }
+    let mut shares = std::array::from_fn(|at| (at as f64 + 0.5) / TIMES as f64);
     let mut state = number as u64;
     for last in (1..TIMES).rev() {
         shares.swap(last, (next(&mut state) % (last as u64 + 1)) as usize);
@@ -246,65 +243,52 @@ impl Summary {
         summary
     }
 
-    fn add_record(&mut self, record: &Record<'_>) {
+    /// Adds the record of an ended request.
+    pub fn add_record(&mut self, record: &Record<'_>) {
         let Some(held_ms) = record.held_ms.filter(|_| !record.at_least) else { return };
         for item in record.items.iter().filter(|item| item.mode == Mode::Counted) {
             self.add(&item.key, &record.command, held_ms);
         }
     }
 
-    /// Adds the records of ended requests.
-    pub fn add_batch(&mut self, batch: &Batch) {
-        batch.read().for_each(|record| self.add_record(&record));
-    }
-
     /// Adds a hold of a key by a command.
     pub(super) fn add(&mut self, key: &str, command: &str, held_ms: u64) {
         self.added += 1;
-        if !self.keys.contains_key(key) {
-            make_room(&mut self.keys, KEYS_MAX, |of| of.last);
-            self.keys.insert(Arc::from(key), Arc::default());
-        }
-        if let Some(of) = self.keys.get_mut(key) {
-            Arc::make_mut(of).add(command, held_ms, self.added);
-        }
+        let of = Arc::make_mut(of_name(&mut self.keys, Arc::from(key), KEYS_MAX, |of| of.last));
+        of.last = self.added;
+        of.all.add(held_ms);
+        let of = of_name(&mut of.commands, hash(command), COMMANDS_MAX, |(last, _)| *last);
+        of.0 = self.added;
+        of.1.add(held_ms);
     }
 
     /// How long a command usually holds a key. If too little is known about the command, how long
     /// all commands usually hold it; `None` if too little is known about those too.
     pub fn usual(&self, key: &str, command: &str) -> Option<Sample> {
         let of = self.keys.get(key)?;
-        let own = of.commands.get(&name(command)).and_then(|(_, recent)| recent.sample());
+        let own = of.commands.get(&hash(command)).and_then(|(_, recent)| recent.sample());
         own.or_else(|| of.all.sample())
     }
 }
 
-impl OfKey {
-    fn add(&mut self, command: &str, held_ms: u64, number: u64) {
-        self.last = number;
-        self.all.add(held_ms);
-        let command = name(command);
-        if !self.commands.contains_key(&command) {
-            make_room(&mut self.commands, COMMANDS_MAX, |(last, _)| *last);
+/// The entry of a name. If there is no room for a new one, removes what was added to longest ago.
+fn of_name<K: Ord + Clone, V: Default>(
+    all: &mut BTreeMap<K, V>,
+    name: K,
+    most: usize,
+    last: impl Fn(&V) -> u64,
+) -> &mut V {
+    if all.len() >= most && !all.contains_key(&name) {
+        let oldest = all.iter().min_by_key(|(_, of)| last(of)).map(|(name, _)| name.clone());
+        if let Some(oldest) = oldest {
+            all.remove(&oldest);
         }
-        let (last, recent) = self.commands.entry(command).or_default();
-        *last = number;
-        recent.add(held_ms);
     }
-}
-
-/// Removes what was added to longest ago, if there is no room for more.
-fn make_room<K: Ord + Clone, V>(all: &mut BTreeMap<K, V>, most: usize, last: impl Fn(&V) -> u64) {
-    if all.len() >= most
-        && let Some((oldest, _)) = all.iter().min_by_key(|(_, of)| last(of))
-    {
-        let oldest = oldest.clone();
-        all.remove(&oldest);
-    }
+    all.entry(name).or_default()
 }
 
 /// A hash, because a command may be long and its text is not needed.
-fn name(command: &str) -> u64 {
+fn hash(command: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     command.hash(&mut hasher);
     hasher.finish()
@@ -502,7 +486,7 @@ mod tests {
         let unseen = Record { at_least: true, ..record(9_000, "k", 0) };
         store.append(&vec![unseen.clone(); 9].iter().collect(), 0).unwrap();
         let mut summary = Summary::of(&store);
-        summary.add_batch(&[&unseen].into_iter().collect());
+        summary.add_record(&unseen);
         assert_eq!(summary.usual("k", &unseen.command), None);
     }
 
@@ -528,7 +512,7 @@ mod tests {
             (0..3_000_u64).map(|n| Record { held_ms: Some(n), ..record(n, "k", 0) }).collect();
         store.append(&all.iter().collect(), 0).unwrap();
         let mut added = Summary::default();
-        added.add_batch(&all.iter().collect());
+        all.iter().for_each(|record| added.add_record(record));
         let read = Summary::of(&store);
         let sample = read.usual("k", &all[0].command);
         assert!(sample.is_some());

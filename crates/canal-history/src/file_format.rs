@@ -72,18 +72,13 @@ pub(crate) struct Frames<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     checksum: u32,
-    payload: &'a [u8],
+    pub(crate) payload: &'a [u8],
 }
 
 impl<'a> Frames<'a> {
     /// The records of a file; `None` if it is no file of the history.
     pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
         bytes.starts_with(MAGIC).then_some(Self { bytes, at: MAGIC.len() })
-    }
-
-    /// Records in the form that [`append`] writes.
-    pub(crate) fn of_appended(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
     }
 }
 
@@ -117,11 +112,6 @@ impl<'a> Frame<'a> {
     /// When the record ended, its number of items, and its first key; `None` if it has none.
     pub(crate) fn head(&self) -> Option<(u64, usize, &'a str)> {
         take_from_bytes(self.payload).ok().map(|(head, _)| head)
-    }
-
-    /// The length of the record in bytes.
-    pub(crate) fn length(&self) -> usize {
-        self.payload.len()
     }
 
     /// The record; `None` if it is damaged.
@@ -179,37 +169,28 @@ const KEPT_BYTES: usize = 256 * 1024;
 /// Records on their way to a file, in the order of the file.
 #[derive(Debug, Default)]
 pub struct Batch {
-    bytes: Vec<u8>,
+    /// They have the form of a file, without its first line.
+    pub(crate) form: Vec<u8>,
     records: u64,
-}
-
-/// Consecutive records of a batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
-    pub(crate) bytes: &'a [u8],
-    /// The number of records.
-    pub(crate) records: u64,
-    /// When the first record ended.
-    pub(crate) first_ms: u64,
 }
 
 impl Batch {
     /// Appends a record. Omits one that is longer than a file may have.
     pub fn push(&mut self, record: &Record<'_>) {
-        self.records += u64::from(append(record, &mut self.bytes));
+        self.records += u64::from(append(record, &mut self.form));
     }
 
     /// Moves all records of another batch to the end of this one.
     pub fn take_from(&mut self, other: &mut Self) {
-        self.bytes.extend_from_slice(&other.bytes);
+        self.form.extend_from_slice(&other.form);
         self.records += other.records;
         other.clear();
     }
 
     /// Removes all records.
     pub fn clear(&mut self) {
-        self.bytes.clear();
-        self.bytes.shrink_to(KEPT_BYTES);
+        self.form.clear();
+        self.form.shrink_to(KEPT_BYTES);
         self.records = 0;
     }
 
@@ -220,26 +201,22 @@ impl Batch {
 
     /// Their size in bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes.len()
+        self.form.len()
     }
 
     pub fn is_empty(&self) -> bool {
         self.records == 0
     }
 
-    /// The records in the form of a file, without its first line.
-    pub(crate) fn form(&self) -> &[u8] {
-        &self.bytes
-    }
-
     /// The records, read again.
     pub fn read(&self) -> impl Iterator<Item = Record<'_>> {
-        Frames::of_appended(&self.bytes).filter_map(|frame| frame.record())
+        Frames { bytes: &self.form, at: 0 }.filter_map(|frame| frame.record())
     }
 
-    /// All records, in parts that exceed `most` bytes by less than one record.
-    pub(crate) fn parts(&self, most: u64) -> impl Iterator<Item = Part<'_>> {
-        let mut frames = Frames::of_appended(&self.bytes);
+    /// All records, in parts that exceed `most` bytes by less than one record: their bytes, their
+    /// number, and when the first one ended.
+    pub(crate) fn parts(&self, most: u64) -> impl Iterator<Item = (&[u8], u64, u64)> {
+        let mut frames = Frames { bytes: &self.form, at: 0 };
         std::iter::from_fn(move || {
             let begin = frames.at;
             let first_ms = frames.next()?.ended_ms();
@@ -247,7 +224,7 @@ impl Batch {
             while ((frames.at - begin) as u64) < most && frames.next().is_some() {
                 records += 1;
             }
-            Some(Part { bytes: &self.bytes[begin..frames.at], records, first_ms })
+            Some((&self.form[begin..frames.at], records, first_ms))
         })
     }
 }
@@ -336,16 +313,14 @@ mod tests {
         let each = batch.bytes() / 20;
         for most in [1, each, 3 * each + 1, batch.bytes(), usize::MAX] {
             let parts: Vec<_> = batch.parts(most as u64).collect();
-            assert_eq!(
-                parts.iter().map(|part| part.bytes).collect::<Vec<_>>().concat(),
-                batch.bytes
-            );
-            assert_eq!(parts.iter().map(|part| part.records).sum::<u64>(), 20);
+            let bytes: Vec<_> = parts.iter().map(|(bytes, ..)| *bytes).collect();
+            assert_eq!(bytes.concat(), batch.form);
+            assert_eq!(parts.iter().map(|(_, records, _)| records).sum::<u64>(), 20);
             let mut first = 1;
-            for part in parts {
-                assert_eq!(part.first_ms, first, "{most}");
-                first += part.records;
-                assert!(part.bytes.len() < most.saturating_add(each), "{most}");
+            for (bytes, records, first_ms) in parts {
+                assert_eq!(first_ms, first, "{most}");
+                first += records;
+                assert!(bytes.len() < most.saturating_add(each), "{most}");
             }
         }
         batch.clear();

@@ -137,7 +137,6 @@ impl Ending {
 
     /// The ending of a process that ended with this status of wait(2). An ending that is not that
     /// of a process stays as it is.
-    #[must_use]
     pub fn with_status(self, status: i32) -> Self {
         let (exit, signal) = match u8::try_from(status & 0x7f) {
             Ok(0) => (Some(u8::try_from(status >> 8 & 0xff).unwrap_or(u8::MAX)), None),
@@ -172,7 +171,8 @@ impl Record<'_> {
             key: item.key.to_string(),
             mode: item.mode,
             count: item.count,
-            slots: ranges(&item.slots),
+            slots: (!item.slots.is_empty())
+                .then(|| canal_text::ranges(item.slots.iter().map(|slots| (slots.0, slots.1)))),
         });
         let (mut exit, mut signal, mut by, mut cycle) = Default::default();
         match &self.ending {
@@ -210,12 +210,6 @@ impl Record<'_> {
             at_least: self.at_least,
         }
     }
-}
-
-/// The slots as ranges, such as `0-3,7`. `None` if there are none.
-fn ranges(slots: &[SlotRange]) -> Option<String> {
-    let ends = slots.iter().map(|SlotRange(first, last)| (*first, *last));
-    (!slots.is_empty()).then(|| canal_text::ranges(ends))
 }
 
 #[cfg(test)]

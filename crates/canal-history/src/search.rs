@@ -75,7 +75,7 @@ impl Search {
                 self.found.before = self.found.records.last().map(|record| record.number);
                 return true;
             }
-            self.bytes += frame.length();
+            self.bytes += frame.payload.len();
             self.found.records.push(record.shown(number));
         }
         // The records before this file ended before its first record did.

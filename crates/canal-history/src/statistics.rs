@@ -326,9 +326,9 @@ impl KeyUse {
             from: utc(self.used.begin_ms().max(since_ms)),
             until: utc(now_ms),
             bucket_ms: self.used.width_ms(),
-            used: self.used.buckets(),
+            used: self.used.of_each(|bucket| bucket.used),
             sizes,
-            waited: self.used.waits(),
+            waited: self.used.of_each(|bucket| bucket.waited),
         }
     }
 }
@@ -498,13 +498,13 @@ mod tests {
         let of_a = &counts.keys["a"];
         assert_eq!((of_a.granted, of_a.size), (8, 2));
         // The first holds until second 3, the second from 1 to 4, the third from 3 to 6, and so on.
-        let seconds: Vec<u64> = of_a.used.buckets().iter().map(|used| used / 1000).collect();
+        let seconds = of_a.used.of_each(|bucket| bucket.used / 1000);
         assert_eq!(seconds, [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 0, 0, 1, 1, 1, 1, 1, 0]);
         assert_eq!(counts.keys["b"].granted, 3);
         assert_eq!(counts.keys["c"].used.sum(), 500);
         assert!(counts.slots.is_none(), "no key was asked for");
         let later = counted(&steady(8), Some("a"), 5_500, present());
-        assert_eq!(later.keys["a"].used.buckets()[..2], [1_000, 2_000]);
+        assert_eq!(later.keys["a"].used.of_each(|bucket| bucket.used)[..2], [1_000, 2_000]);
         assert_eq!(later.keys["a"].used.begin_ms(), 5_000);
     }
 

@@ -67,7 +67,9 @@ impl Store {
                 Ok(file) => store.take_up(first, file)?,
             };
             if let Some(why) = unusable {
-                set_aside(&path, &dir.join(DAMAGED))?;
+                let to = dir.join(DAMAGED);
+                let _ = fs::remove_file(&to).or_else(|_| fs::remove_dir_all(&to));
+                fs::rename(&path, to)?;
                 aside = Some(format!("{} {why}", path.display()));
             }
             store.next = store.next.max(first.saturating_add(1));
@@ -118,10 +120,15 @@ impl Store {
     pub fn append(&mut self, batch: &Batch, now_ms: u64) -> io::Result<()> {
         self.forget_removed();
         check_space(&self.dir)?;
-        for part in batch.parts(self.limits.file_bytes()) {
-            self.write(part.bytes, part.records, part.first_ms)?;
+        for (bytes, records, first_ms) in batch.parts(self.limits.file_bytes()) {
+            self.write(bytes, records, first_ms)?;
         }
-        self.remove_old(now_ms)
+        let oldest = now_ms.saturating_sub(self.limits.keep_ms);
+        // In the first file, every record is then too old.
+        while self.segments.get(1).is_some_and(|second| second.first_ms < oldest) {
+            self.remove_first()?;
+        }
+        Ok(())
     }
 
     fn write(&mut self, bytes: &[u8], count: u64, begin_ms: u64) -> io::Result<()> {
@@ -171,15 +178,6 @@ impl Store {
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         let keep = usize::from(self.current.is_some());
         while self.bytes() + bytes > self.limits.max_bytes && self.segments.len() > keep {
-            self.remove_first()?;
-        }
-        Ok(())
-    }
-
-    /// Removes the files in which every record is too old.
-    fn remove_old(&mut self, now_ms: u64) -> io::Result<()> {
-        let oldest = now_ms.saturating_sub(self.limits.keep_ms);
-        while self.segments.get(1).is_some_and(|second| second.first_ms < oldest) {
             self.remove_first()?;
         }
         Ok(())
@@ -249,12 +247,6 @@ pub(super) fn open_plain(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
-}
-
-/// Renames an unreadable file, and removes the one set aside before.
-fn set_aside(path: &Path, to: &Path) -> io::Result<()> {
-    let _ = fs::remove_file(to).or_else(|_| fs::remove_dir_all(to));
-    fs::rename(path, to)
 }
 
 /// Creates the directory, only for this user.

@@ -34,11 +34,11 @@ pub(crate) struct Timeline {
 
 /// The content of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Bucket {
+pub(crate) struct Bucket {
     /// The use, in slots times milliseconds.
-    used: u64,
+    pub(crate) used: u64,
     /// How long requests waited, in requests times milliseconds.
-    waited: u64,
+    pub(crate) waited: u64,
     /// The last time at which the number of slots was known, and that number.
     size: Option<(u64, u64)>,
 }
@@ -138,21 +138,12 @@ impl Timeline {
         self.first().map_or(0, |number| number * self.width_ms)
     }
 
-    /// Each bucket, from the first to the last in use.
-    fn each(&self) -> impl Iterator<Item = Bucket> {
+    /// The figure of each bucket, from the first to the last in use.
+    pub(crate) fn of_each(&self, of: impl FnMut(Bucket) -> u64) -> Vec<u64> {
         let ends = self.buckets.first_key_value().zip(self.buckets.last_key_value());
         let numbers = ends.into_iter().flat_map(|((first, _), (last, _))| *first..=*last);
-        numbers.map(|number| self.buckets.get(&number).copied().unwrap_or_default())
-    }
-
-    /// The use of each bucket, from the first to the last, in slots times milliseconds.
-    pub(crate) fn buckets(&self) -> Vec<u64> {
-        self.each().map(|bucket| bucket.used).collect()
-    }
-
-    /// For how long requests waited in each bucket, in requests times milliseconds.
-    pub(crate) fn waits(&self) -> Vec<u64> {
-        self.each().map(|bucket| bucket.waited).collect()
+        let each = numbers.map(|number| self.buckets.get(&number).copied().unwrap_or_default());
+        each.map(of).collect()
     }
 
     /// The number of slots in each bucket: the last one recorded by then, or the first one recorded
@@ -161,11 +152,10 @@ impl Timeline {
         let Some((_, mut size)) = self.buckets.values().find_map(|bucket| bucket.size) else {
             return Vec::new();
         };
-        let each = self.each().map(|bucket| {
+        self.of_each(|bucket| {
             size = bucket.size.map_or(size, |(_, size)| size);
             size
-        });
-        each.collect()
+        })
     }
 
     /// The total use, in slots times milliseconds.
@@ -178,6 +168,14 @@ impl Timeline {
 mod tests {
     use super::*;
 
+    fn used(timeline: &Timeline) -> Vec<u64> {
+        timeline.of_each(|bucket| bucket.used)
+    }
+
+    fn waited(timeline: &Timeline) -> Vec<u64> {
+        timeline.of_each(|bucket| bucket.waited)
+    }
+
     #[test]
     fn waits_share_the_buckets_of_the_use() {
         let mut timeline = Timeline::default();
@@ -186,12 +184,12 @@ mod tests {
         timeline.add_wait(11_000, 12_250);
         timeline.add_wait(11_000, 11_000);
         assert_eq!(timeline.begin_ms(), 10_000);
-        assert_eq!(timeline.waits(), [500, 2_000, 250]);
-        assert_eq!(timeline.buckets(), [0, 0, 2_000]);
+        assert_eq!(waited(&timeline), [500, 2_000, 250]);
+        assert_eq!(used(&timeline), [0, 0, 2_000]);
         // Each wider bucket has the sum of the merged ones.
         timeline.reach(10_000 + 1_000 * BUCKETS_MAX);
         assert_eq!(timeline.width_ms(), 5_000);
-        assert_eq!((timeline.waits()[0], timeline.buckets()[0]), (2_750, 2_000));
+        assert_eq!((waited(&timeline)[0], used(&timeline)[0]), (2_750, 2_000));
     }
 
     #[test]
@@ -202,9 +200,9 @@ mod tests {
         timeline.add(12_000, 12_001, 1);
         timeline.add(12_000, 12_000, 9);
         assert_eq!((timeline.begin_ms(), timeline.width_ms()), (10_000, 1_000));
-        assert_eq!(timeline.buckets(), [1_000, 2_000, 1_001]);
+        assert_eq!(used(&timeline), [1_000, 2_000, 1_001]);
         timeline.reach(14_999);
-        assert_eq!(timeline.buckets(), [1_000, 2_000, 1_001, 0, 0]);
+        assert_eq!(used(&timeline), [1_000, 2_000, 1_001, 0, 0]);
         assert_eq!(timeline.sum(), 4_001);
     }
 
@@ -221,7 +219,7 @@ mod tests {
         assert_eq!(timeline.sizes(), [4, 4, 4, 8, 8]);
         timeline.reach(10_000 + 3_600_000);
         assert_eq!(timeline.width_ms(), 15_000);
-        assert_eq!(timeline.sizes(), vec![8; timeline.buckets().len()]);
+        assert_eq!(timeline.sizes(), vec![8; used(&timeline).len()]);
     }
 
     #[test]
@@ -233,10 +231,10 @@ mod tests {
             let (from, length) = (n * 10_800_000, 1 + n * 977 % 7_200_000);
             timeline.add(from, from + length, 1 + n % 3);
             sum += length * (1 + n % 3);
-            assert!(timeline.buckets().len() as u64 <= BUCKETS_MAX);
+            assert!(used(&timeline).len() as u64 <= BUCKETS_MAX);
         }
         assert_eq!(timeline.sum(), sum);
-        assert_eq!(timeline.buckets().iter().sum::<u64>(), sum);
+        assert_eq!(used(&timeline).iter().sum::<u64>(), sum);
         assert_eq!(timeline.width_ms(), 604_800_000);
         assert_eq!(timeline.begin_ms(), 0);
     }
@@ -248,7 +246,7 @@ mod tests {
         timeline.add(day, 3 * day, 1);
         assert_eq!(timeline.sum(), 2 * day);
         assert_eq!(timeline.width_ms(), 900_000);
-        assert!(timeline.buckets().iter().all(|used| *used == 900_000));
+        assert!(used(&timeline).iter().all(|used| *used == 900_000));
     }
 
     #[test]
@@ -257,7 +255,7 @@ mod tests {
         timeline.add(0, 1, u64::MAX);
         timeline.add(u64::MAX - 1, u64::MAX, u64::MAX);
         timeline.reach(u64::MAX);
-        assert!(timeline.buckets().len() as u64 <= BUCKETS_MAX);
+        assert!(used(&timeline).len() as u64 <= BUCKETS_MAX);
         assert_eq!(timeline.sum(), u64::MAX);
     }
 }

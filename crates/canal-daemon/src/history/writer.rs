@@ -326,7 +326,7 @@ impl Writer {
         if batch.is_empty() {
             return;
         }
-        self.summary.add_batch(batch);
+        batch.read().for_each(|record| self.summary.add_record(&record));
         self.queue.publish(&self.summary);
         self.open();
         let Some(store) = &mut self.store else { return self.queue.count_dropped(batch.records()) };
