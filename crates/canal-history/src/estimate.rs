@@ -191,12 +191,6 @@ impl Sample {
         let above = self.share_above(held_ms);
         (self.exceeded_by(above * share) - held_ms).max(0.0)
     }
-
-    /// Half of all holds are at most this long, in milliseconds.
-    #[cfg(test)]
-    pub(super) fn median(&self) -> f64 {
-        self.sorted[(self.sorted.len() - 1) / 2]
-    }
 }
 
 /// The number of keys to keep, the most recently released ones.
@@ -301,6 +295,11 @@ mod tests {
     use super::*;
     use crate::disk_space::Limits;
     use crate::record::tests::record;
+
+    /// Half of all holds are at most this long, in milliseconds.
+    fn median(sample: &Sample) -> f64 {
+        sample.sorted[(sample.sorted.len() - 1) / 2]
+    }
 
     /// Lengths from 0.9 to 1.1 times this one.
     fn about(ms: u64) -> Option<Sample> {
@@ -435,7 +434,7 @@ mod tests {
         assert!((sample.exceeded_by(1.0 / 24.0) - 1000.0).abs() < 0.001);
         assert!((sample.share_above(1000.0) - 1.0 / 24.0).abs() < 0.001);
         assert_eq!(sample.share_above(0.0), 1.0);
-        assert_eq!(sample.median(), 300.0);
+        assert_eq!(median(&sample), 300.0);
     }
 
     #[test]
@@ -462,7 +461,7 @@ mod tests {
     }
 
     fn median(summary: &Summary, key: &str, command: &str) -> Option<f64> {
-        summary.usual(key, command).map(|sample| sample.median())
+        summary.usual(key, command).map(|sample| median(&sample))
     }
 
     #[test]

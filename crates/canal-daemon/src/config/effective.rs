@@ -69,11 +69,8 @@ impl EffectiveConfig {
 
     /// The file that contains the settings, or the file in which the user would write them.
     pub(crate) fn file(&self) -> &Path {
-        self.config
-            .path
-            .as_ref()
-            .or(self.readings.paths.first())
-            .map_or(Path::new(""), PathBuf::as_path)
+        let path = self.config.path.as_ref().or(self.readings.paths.first());
+        path.map_or(Path::new(""), PathBuf::as_path)
     }
 }
 
@@ -178,7 +175,12 @@ impl Readings {
         if let Some(result) = result {
             self.answer(&result, |order, begun| order.reading <= begun, &mut answered);
         }
-        self.answer(&silence(), |order, _| order.until <= now, &mut answered);
+        let silence = Err(format!(
+            "cannot look up its groups within {} s: the directory service does not answer \
+             (`getent group NAME`)",
+            READING_MAX.as_secs()
+        ));
+        self.answer(&silence, |order, _| order.until <= now, &mut answered);
         if self.orders.iter().any(|order| order.is_quick) {
             // An older reading must not replace this one.
             self.answer(&read(&self.paths), |_, _| true, &mut answered);
@@ -232,15 +234,6 @@ impl Readings {
         self.under_way = None;
         Some(read)
     }
-}
-
-/// The error if the configuration could not be read in time.
-fn silence() -> Read {
-    let seconds = READING_MAX.as_secs();
-    Err(format!(
-        "cannot look up its groups within {seconds} s: the directory service does not answer \
-         (`getent group NAME`)"
-    ))
 }
 
 #[cfg(test)]

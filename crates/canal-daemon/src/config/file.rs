@@ -118,7 +118,7 @@ impl Config {
     /// The packaged configuration, without permissions for groups that do not exist here.
     fn packaged() -> Result<Self, ConfigError> {
         let mut text = PACKAGED.to_owned();
-        if permissions::is_missing(PACKAGED_GROUP) {
+        if matches!(permissions::look_up(PACKAGED_GROUP), Ok(None)) {
             // An entry for nobody permits as much as no entry.
             text = text.replace(&format!("[\"{PACKAGED_GROUP}\"]"), "[]");
         }
@@ -317,6 +317,7 @@ fn is_root(owner: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::num::NonZeroUsize;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use std::time::Duration;
 
@@ -346,7 +347,7 @@ mod tests {
         let limits = config.limits;
         assert_eq!((limits.connections(1 << 20, 0), limits.waiters_per_user), (100, 7));
         assert_eq!((limits.leases_per_user, limits.key_bytes_per_user), (5, 1000));
-        assert_eq!(limits.connections_per_user, Some(9));
+        assert_eq!(limits.connections_per_user, NonZeroUsize::new(9));
         assert_eq!(limits.connection_idle, Duration::from_secs(120));
         assert!(limits.connections(64, 0) < 100);
     }

@@ -168,12 +168,8 @@ fn checked(group: Group) -> Result<Group, String> {
     Ok(group)
 }
 
-/// Whether there is certainly no group of this name.
-pub(crate) fn is_missing(name: &str) -> bool {
-    matches!(look_up(name), Ok(None))
-}
-
-fn look_up(name: &str) -> nix::Result<Option<SystemGroup>> {
+/// Looks up a group; `None` if there certainly is none of this name.
+pub(super) fn look_up(name: &str) -> nix::Result<Option<SystemGroup>> {
     if group_names_hang() {
         std::thread::sleep(std::time::Duration::from_secs(3600));
     }

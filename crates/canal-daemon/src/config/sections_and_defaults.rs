@@ -124,9 +124,6 @@ fn max_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     }
 }
 
-/// The default for the total size of a user's logs.
-const JOBS_BYTES: u64 = 256 << 20;
-
 /// The settings of background jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -138,7 +135,7 @@ pub(crate) struct JobSettings {
 
 impl Default for JobSettings {
     fn default() -> Self {
-        Self { max_bytes: JOBS_BYTES }
+        Self { max_bytes: 256 << 20 }
     }
 }
 

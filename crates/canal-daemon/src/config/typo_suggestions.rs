@@ -5,15 +5,14 @@ pub(super) fn with_suggestion(message: &str) -> String {
     let first = message.lines().next().unwrap_or(message);
     // For the author of the file, what serde calls a variant is a word in a list.
     let first = first.replacen("unknown variant", "unknown word", 1);
-    if let Some((value, type_of)) = first.split_once(", expected ") {
-        // Names of Rust's number types mean nothing to the author of the file.
-        match type_of {
-            "u8" | "u32" | "u64" | "usize" => {
-                return format!("{value}, expected a whole number of at least 0");
-            }
-            "a nonzero usize" => return format!("{value}, expected a whole number of at least 1"),
-            _ => {}
-        }
+    // Names of Rust's number types mean nothing to the author of the file.
+    let number = first.split_once(", expected ").and_then(|(value, type_of)| match type_of {
+        "u8" | "u32" | "u64" | "usize" => Some((value, 0)),
+        "a nonzero usize" => Some((value, 1)),
+        _ => None,
+    });
+    if let Some((value, least)) = number {
+        return format!("{value}, expected a whole number of at least {least}");
     }
     let kind = ["unknown field", "unknown word"].into_iter().find(|kind| first.starts_with(kind));
     let mut names = first.split('`').skip(1).step_by(2);

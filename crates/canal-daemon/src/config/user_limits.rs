@@ -4,7 +4,6 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::Deserializer;
 
 use crate::config::values::duration;
 
@@ -16,15 +15,6 @@ pub(crate) const KEPT_FOR_GRANTS: usize = 16;
 
 /// The default for the number of waiting requests of one user.
 pub(super) const WAITERS_PER_USER: usize = 20_000;
-
-/// The default for the number of leases of one user.
-const LEASES_PER_USER: usize = 10_000;
-
-/// The default for the number of bytes of the keys that one user holds and waits for.
-const KEY_BYTES_PER_USER: usize = 32 * 1024 * 1024;
-
-/// The default for how long a connection may be idle when a new connection needs its room.
-const CONNECTION_IDLE: Duration = Duration::from_secs(60);
 
 /// The default for the longest TTL of a lease over nodes. A daemon that had to create new state
 /// grants nothing over nodes for this long.
@@ -42,11 +32,9 @@ pub(crate) const DESCRIPTORS_MIN: u64 = 64;
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Limits {
     /// The maximum number of connections of all users, if the configuration sets one.
-    #[serde(deserialize_with = "at_least_one")]
-    pub(super) connections: Option<usize>,
+    pub(super) connections: Option<NonZeroUsize>,
     /// The maximum number of connections of one user.
-    #[serde(deserialize_with = "at_least_one")]
-    pub connections_per_user: Option<usize>,
+    pub connections_per_user: Option<NonZeroUsize>,
     /// How long a connection may be idle when other clients need its room.
     #[serde(deserialize_with = "duration")]
     pub connection_idle: Duration,
@@ -66,10 +54,10 @@ impl Default for Limits {
         Self {
             connections: None,
             connections_per_user: None,
-            connection_idle: CONNECTION_IDLE,
+            connection_idle: Duration::from_secs(60),
             waiters_per_user: WAITERS_PER_USER,
-            leases_per_user: LEASES_PER_USER,
-            key_bytes_per_user: KEY_BYTES_PER_USER,
+            leases_per_user: 10_000,
+            key_bytes_per_user: 32 * 1024 * 1024,
             nodes_longest_ttl: LONGEST_TTL_DEFAULT,
         }
     }
@@ -80,12 +68,8 @@ impl Limits {
     /// them belong to owners.
     pub(crate) fn connections(&self, descriptors: u64, owners: usize) -> usize {
         let fit = connections_max(descriptors, owners);
-        self.connections.map_or(fit, |connections| connections.min(fit))
+        self.connections.map_or(fit, |connections| connections.get().min(fit))
     }
-}
-
-fn at_least_one<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
-    Ok(Some(NonZeroUsize::deserialize(from)?.get()))
 }
 
 /// How many connections fit into `descriptors` if watched processes and FIFOs take `owners` of

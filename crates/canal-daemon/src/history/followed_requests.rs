@@ -12,11 +12,6 @@ use canal_sys::pidfd::Pidfd;
 use canal_sys::process::zombie_status;
 
 impl Open {
-    /// How long the request had waited at this time.
-    pub(super) fn waited_ms(&self, until: UnixMillis) -> u64 {
-        until.0.saturating_sub(self.asked_at.0)
-    }
-
     /// The ended request, if it ended at this time.
     pub(crate) fn ended_at(self, ended_ms: u64, ending: Ending) -> EndedRequest {
         EndedRequest { open: self, ended_ms, ending, host: None, at_least: false, exit: None }
@@ -40,13 +35,12 @@ pub(crate) struct EndedRequest {
 
 impl EndedRequest {
     pub(crate) fn waited_ms(&self) -> u64 {
-        let granted_at = self.open.hold.as_ref().map(|hold| hold.since);
-        self.open.waited_ms(granted_at.unwrap_or(UnixMillis(self.ended_ms)))
+        let until_ms = self.open.hold.as_ref().map_or(self.ended_ms, |hold| hold.since.0);
+        until_ms.saturating_sub(self.open.asked_at.0)
     }
 
     pub(crate) fn held_ms(&self) -> Option<u64> {
-        let hold = self.open.hold.as_ref()?;
-        Some(self.ended_ms.saturating_sub(hold.since.0))
+        self.open.hold.as_ref().map(|hold| self.ended_ms.saturating_sub(hold.since.0))
     }
 
     /// Its record.
@@ -63,10 +57,7 @@ impl EndedRequest {
                 count: count.unwrap_or(0),
                 size: stated.map_or(0, |_| size.unwrap_or(View::ONE).capacity()),
                 // Slots of another hold are not its own.
-                slots: held
-                    .filter(|held| !held.shared)
-                    .map_or(&[][..], |held| &held.slots.0)
-                    .into(),
+                slots: held.filter(|held| !held.shared).map_or(&[][..], |it| &it.slots.0).into(),
             }
         });
         Record {

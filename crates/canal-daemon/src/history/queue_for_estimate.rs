@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use canal_core::{HoldState, Key, Mode, RequestId, Table, WaiterState, WaiterStatus};
+use canal_core::{Key, Mode, RequestId, Table, WaiterStatus};
 use canal_history::{Holder, Sample, Summary, Waiter, estimates};
 use canal_protocol::EstimateInfo;
 
@@ -24,13 +24,7 @@ pub(crate) fn of_key(
     now_ms: u64,
     may_look_at: &mut usize,
 ) -> BTreeMap<RequestId, EstimateInfo> {
-    // Many requests in a queue run the same command.
-    let mut known: BTreeMap<String, Option<Sample>> = BTreeMap::new();
-    let mut usual = |command: &str| {
-        let usual = || summary.usual(key.as_str(), command);
-        known.entry(command.to_owned()).or_insert_with(usual).clone()
-    };
-    let Some((holders, waiters)) = queue(table, key, now_ms, &mut usual) else {
+    let Some((holders, waiters)) = queue(table, key, summary, now_ms) else {
         return BTreeMap::new();
     };
     let looked_at = holders.len() + waiters.len();
@@ -42,19 +36,16 @@ pub(crate) fn of_key(
     found.filter_map(|((request, _), estimate)| Some((request, estimate?))).collect()
 }
 
-/// How long a command usually holds the key.
-type Usual<'a> = dyn FnMut(&str) -> Option<Sample> + 'a;
-
 /// A waiter, and whether it waits for this key alone.
 type Queued = ((RequestId, bool), Waiter);
 
 /// The holders of a key, and its waiters in the order of service; `None` if no estimate is
-/// possible.
+/// possible: a request reads or writes the key, or there are too many holders.
 fn queue(
     table: &Table,
     key: &Key,
+    summary: &Summary,
     now_ms: u64,
-    usual: &mut Usual<'_>,
 ) -> Option<(Vec<Holder>, Vec<Queued>)> {
     if table.settings(key).paused || table.waiting_for(key) == 0 {
         return None;
@@ -63,43 +54,38 @@ fn queue(
     if tokens.len() > HOLDERS_MAX {
         return None;
     }
+    // Many requests in a queue run the same command.
+    let mut known: BTreeMap<String, Option<Sample>> = BTreeMap::new();
+    let mut usual = |command: &str| {
+        let usual = || summary.usual(key.as_str(), command);
+        known.entry(command.to_owned()).or_insert_with(usual).clone()
+    };
     let mut holders = Vec::new();
     for hold in tokens.into_iter().filter_map(|token| table.hold(token)) {
-        holders.extend(holder(hold, key, now_ms, usual)?);
+        let item = hold.items.iter().find(|item| item.key == *key)?;
+        if item.mode != Mode::Counted {
+            return None;
+        }
+        if !item.shared {
+            holders.push(Holder {
+                count: item.slots.count(),
+                held_ms: now_ms.saturating_sub(hold.since.0),
+                usual: usual(&hold.asked.command.0),
+            });
+        }
     }
     let served = table.served(key).into_iter().filter_map(|request| table.waiter(request));
     // A suspended request blocks no other request.
     let served = served.filter(|waiter| waiter.status != WaiterStatus::Suspended);
-    let waiters = served.take(WAITERS_MAX).map(|it| waiter(table, it, key, usual));
-    Some((holders, waiters.collect::<Option<_>>()?))
-}
-
-/// The part of a key that a hold has: `Some(None)` if it shares the slots of another hold, `None`
-/// if it reads or writes the key.
-fn holder(
-    hold: &HoldState,
-    key: &Key,
-    now_ms: u64,
-    usual: &mut Usual<'_>,
-) -> Option<Option<Holder>> {
-    let item = hold.items.iter().find(|item| item.key == *key)?;
-    if item.mode != Mode::Counted {
-        return None;
-    }
-    Some((!item.shared).then(|| Holder {
-        count: item.slots.count(),
-        held_ms: now_ms.saturating_sub(hold.since.0),
-        usual: usual(&hold.asked.command.0),
-    }))
-}
-
-/// A request that waits for slots of a key; `None` if it wants to read or write the key.
-fn waiter(table: &Table, waiter: &WaiterState, key: &Key, usual: &mut Usual<'_>) -> Option<Queued> {
-    let asked = &waiter.request;
-    let item = asked.items.iter().position(|item| item.key == *key)?;
-    let (count, _) = asked.items.get(item)?.ask.counted()?;
-    let (_, capacity) = table.use_for(asked, item)?;
-    let is_alone = asked.items.len() == 1 && asked.over_nodes.is_none();
-    let waiter_of_key = Waiter { count, capacity, usual: usual(&asked.command.0) };
-    Some(((waiter.id, is_alone), waiter_of_key))
+    let waiters = served.take(WAITERS_MAX).map(|waiter| {
+        let asked = &waiter.request;
+        let item = asked.items.iter().position(|item| item.key == *key)?;
+        let (count, _) = asked.items.get(item)?.ask.counted()?;
+        let (_, capacity) = table.use_for(asked, item)?;
+        let is_alone = asked.items.len() == 1 && asked.over_nodes.is_none();
+        let waiter_of_key = Waiter { count, capacity, usual: usual(&asked.command.0) };
+        Some(((waiter.id, is_alone), waiter_of_key))
+    });
+    let waiters = waiters.collect::<Option<_>>()?;
+    Some((holders, waiters))
 }

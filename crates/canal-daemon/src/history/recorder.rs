@@ -101,11 +101,6 @@ impl History {
         }
     }
 
-    /// Whether records are kept.
-    pub(crate) fn is_on(&self) -> bool {
-        self.files.is_some()
-    }
-
     /// Sets whether hooks `are_told` of ended requests.
     pub(crate) fn tell_hooks(&mut self, are_told: bool) {
         let before = self.notable.take();
@@ -247,9 +242,7 @@ impl History {
             let EndedRequest { open, ending, ended_ms, .. } = ended;
             self.counters.ended(&open.asked, ending, *ended_ms, ended.held_ms());
         }
-        if self.files.is_none() {
-            self.ended.clear();
-        } else if self.starts() {
+        if self.starts() {
             // At this point the requests are in the processor's cache, and the thread that created
             // them frees them.
             for ended in self.ended.drain(..) {
@@ -259,10 +252,10 @@ impl History {
                 }
             }
             self.queue.hand_over(&mut self.batch, &mut self.with_exit);
-        } else {
+        } else if self.files.is_some() {
             self.queue.count_dropped(self.ended.len() as u64);
-            self.ended.clear();
         }
+        self.ended.clear();
     }
 
     /// Starts a search for a connection. Returns whether it was started: it is not if the history
@@ -277,9 +270,9 @@ impl History {
         true
     }
 
-    /// How long a record is kept, in milliseconds.
-    pub(crate) fn kept_ms(&self) -> u64 {
-        self.files.as_ref().map_or(0, |files| files.limits.keep_ms)
+    /// How long a record is kept, in milliseconds; `None` if no records are kept.
+    pub(crate) fn kept_ms(&self) -> Option<u64> {
+        self.files.as_ref().map(|files| files.limits.keep_ms)
     }
 
     /// Updates how long keys were held recently. At first this is unknown, because the thread reads
@@ -376,7 +369,8 @@ impl History {
                 };
                 open.hold = hold;
                 let since = open.begun_at();
-                self.counters.granted(&open.asked, since.0, open.waited_ms(since));
+                let waited_ms = since.0.saturating_sub(open.asked_at.0);
+                self.counters.granted(&open.asked, since.0, waited_ms);
             }
             Outcome::ConfirmedAt { request, token, .. } => {
                 if let Some(hold) = self.open.get_mut(request).and_then(|open| open.hold.as_mut()) {
@@ -503,12 +497,16 @@ impl History {
     /// Records that all holds of processes of this host are lost. Waiting requests are made again,
     /// and leases move to another host.
     pub(crate) fn lose(&mut self) {
-        let is_lost =
-            |open: &Open| open.hold.is_some() && matches!(open.asked.owner, Owner::Process(_));
-        let lost: Vec<RequestId> =
-            self.open.iter().filter(|(_, open)| is_lost(open)).map(|(id, _)| *id).collect();
-        for request in lost {
-            if let Some(open) = self.open.remove(&request) {
+        self.lose_those(|_, open| {
+            open.hold.is_some() && matches!(open.asked.owner, Owner::Process(_))
+        });
+    }
+
+    /// Forgets these requests. Records that their holds are lost; one that waited is made again.
+    fn lose_those(&mut self, are_lost: impl Fn(RequestId, &Open) -> bool) {
+        let lost = self.open.iter().filter(|(request, open)| are_lost(**request, open));
+        for request in lost.map(|(request, _)| *request).collect::<Vec<_>>() {
+            if let Some(open) = self.open.remove(&request).filter(|open| open.hold.is_some()) {
                 self.add(open, Ending::Lost);
             }
         }
@@ -518,17 +516,9 @@ impl History {
     /// Takes over a table that replaces the previous one, or another part of the same table.
     /// Requests that are no longer in it ended unseen.
     pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
-        let lives = |id: &RequestId| table.waiter(*id).is_some() || table.hold_of(*id).is_some();
-        let gone: Vec<RequestId> = self.open.keys().filter(|id| !lives(id)).copied().collect();
-        for request in gone {
-            // A request that waited is made again.
-            if let Some(open) = self.open.remove(&request).filter(|open| open.hold.is_some()) {
-                self.add(open, Ending::Lost);
-            }
-        }
+        self.lose_those(|id, _| table.waiter(id).is_none() && table.hold_of(id).is_none());
         self.causes.retain(|request, _| self.open.contains_key(request));
         self.exits.of.clear();
-        self.is_changed = true;
         for waiter in table.waiters().filter(|waiter| is_of(table, waiter.frame, here)) {
             self.open.entry(waiter.id).or_insert_with(|| Open::of_waiter(table, waiter));
         }
@@ -557,7 +547,16 @@ fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
         Refusal::Superseded { .. } => Ending::Superseded,
         Refusal::OwnDeadlock { .. } => Ending::Deadlock(Vec::new()),
         Refusal::Deadlock { cycle } => {
-            let mut cycle: Vec<_> = cycle.iter().map(|step| cycle_step(table, step)).collect();
+            let step = |step: &WaitFor| {
+                let frame = table.frame(step.frame);
+                HistoryStep {
+                    session: format!("s{}", table.session(step.frame)),
+                    uid: frame.map_or(0, |frame| frame.uid),
+                    pid: frame.map_or(0, |frame| pid_of(&frame.owner)),
+                    key: step.key.as_str().to_owned(),
+                }
+            };
+            let mut cycle: Vec<_> = cycle.iter().map(step).collect();
             // Its frame may have ended with it.
             if let Some(first) = cycle.first_mut() {
                 first.session = format!("s{}", open.session);
@@ -572,16 +571,6 @@ fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
         | Refusal::CannotEnd { .. }
         | Refusal::Recovering => return None,
     })
-}
-
-fn cycle_step(table: &Table, step: &WaitFor) -> HistoryStep {
-    let frame = table.frame(step.frame);
-    HistoryStep {
-        session: format!("s{}", table.session(step.frame)),
-        uid: frame.map_or(0, |frame| frame.uid),
-        pid: frame.map_or(0, |frame| pid_of(&frame.owner)),
-        key: step.key.as_str().to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -274,8 +274,12 @@ impl Writer {
             self.open();
             let is_over = self.store.as_ref().is_none_or(|store| search.step(store));
             if is_over && let Some((id, search)) = searches.pop_front() {
-                if let Search::Records(search) = &search {
-                    self.note_damage(search.damaged);
+                if let Search::Records(search) = &search
+                    && let Some(first) = search.damaged
+                {
+                    let path = self.files.dir.join(format!("{first:016x}"));
+                    let note = format!("one of its history files is damaged: {}", path.display());
+                    self.queue.lock().aside = Some(note);
                 }
                 self.queue.answer(id, search);
             }
@@ -372,14 +376,6 @@ impl Writer {
         self.failed = Some(Instant::now());
         let note = format!("it cannot write its history in {dir}: {error}");
         self.queue.lock().failure = Some(note);
-    }
-
-    fn note_damage(&self, damaged: Option<u64>) {
-        if let Some(first) = damaged {
-            let path = self.files.dir.join(format!("{first:016x}"));
-            let note = format!("one of its history files is damaged: {}", path.display());
-            self.queue.lock().aside = Some(note);
-        }
     }
 }
 

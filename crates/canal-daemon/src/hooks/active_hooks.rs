@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use crate::config::hooks::{HookSettings, On};
 use crate::history::followed_requests::EndedRequest;
 use crate::history::recorder::is_of;
 use crate::hooks::event::{About, Event};
 use crate::hooks::event_thread::EventThread;
-use crate::timers::is_due;
 use canal_core::{HostId, Request, Table, Tag, UnixMillis};
 use canal_sys::clock;
 use canal_text::duration::milliseconds;
@@ -26,7 +25,8 @@ const MARGIN: Duration = Duration::from_millis(5);
 /// How long an ending daemon waits for the guards, which end the programs.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// The file whose modification time is the time up to which hooks know of long waits and holds.
+/// The file whose modification time is the time up to which hooks know of long waits and holds. If
+/// that is unknown, the next daemon reports everything.
 const TOLD_UNTIL: &str = "hooks";
 
 /// The hooks of a daemon.
@@ -80,7 +80,9 @@ impl Hooks {
     /// programs. A previous daemon has already reported earlier long waits and holds.
     pub(crate) fn new(program: PathBuf, dir: &Path, about: About, wanted: &[HookSettings]) -> Self {
         let told_until = dir.join(TOLD_UNTIL);
-        let told_before_ms = told_until_ms(&told_until);
+        let time = std::fs::metadata(&told_until).and_then(|found| found.modified()).ok();
+        let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let told_before_ms = since.map_or(0, milliseconds);
         let by = By { program, about: Arc::new(about), told_until, told_before_ms };
         let mut hooks = Self { by: Some(by), ..Self::default() };
         hooks.follow(wanted);
@@ -117,11 +119,6 @@ impl Hooks {
         if self.least_after().is_some() {
             self.due = Some(clock::now());
         }
-    }
-
-    /// Whether it is time to search the table. If so, the search is no longer scheduled.
-    pub(crate) fn takes_due(&mut self, now: Instant) -> bool {
-        is_due(&mut self.due, now)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -173,7 +170,12 @@ impl Hooks {
             }
         }
         if has_told && let Some(by) = &self.by {
-            by.note_told_until(now_ms);
+            let time = UNIX_EPOCH + Duration::from_millis(now_ms);
+            let file = File::options().create(true).append(true).open(&by.told_until);
+            if let Err(error) = file.and_then(|file| file.set_modified(time)) {
+                let path = by.told_until.display();
+                tracing::warn!("{path}: {error}; the next daemon will run its hooks again");
+            }
         }
         next
     }
@@ -237,24 +239,6 @@ impl Hook {
         let settings = &self.settings;
         settings.is_told_of(on) && settings.is_about(asked.items.iter().map(|item| &item.key))
     }
-}
-
-impl By {
-    fn note_told_until(&self, now_ms: u64) {
-        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(now_ms);
-        let file = File::options().create(true).append(true).open(&self.told_until);
-        if let Err(error) = file.and_then(|file| file.set_modified(time)) {
-            let path = self.told_until.display();
-            tracing::warn!("{path}: {error}; the next daemon will run its hooks again");
-        }
-    }
-}
-
-/// The time up to which the previous daemon reported long waits and holds; 0 if it is unknown.
-fn told_until_ms(file: &Path) -> u64 {
-    let time = std::fs::metadata(file).and_then(|found| found.modified()).ok();
-    let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    since.map_or(0, milliseconds)
 }
 
 /// The waits and holds of this host.

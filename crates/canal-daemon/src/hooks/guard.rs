@@ -68,7 +68,12 @@ pub fn guard() -> anyhow::Result<()> {
     let mut job = Vec::new();
     channel.read_to_end(&mut job).context(STARTED_BY)?;
     let job: Job = serde_json::from_slice(&job).context(STARTED_BY)?;
-    let outcome = job.carry_out(&channel);
+    let timeout = Duration::from_millis(job.timeout_ms);
+    let until = Instant::now() + timeout;
+    let outcome = match program_environment::start(&job.run, job.user.as_deref(), job.facts) {
+        Ok(child) => watch(child, &channel, until, timeout),
+        Err(why) => Some(format!("could not be started: {why}")),
+    };
     let outcome = serde_json::to_vec(&outcome)?;
     // The daemon may have ended.
     let _ = fds::send(channel.as_fd(), &outcome, &[], 0);
@@ -86,17 +91,6 @@ fn stand_alone() -> io::Result<UnixStream> {
     setrlimit(Resource::RLIMIT_NOFILE, soft.min(DESCRIPTORS), hard)?;
     become_subreaper()?;
     Ok(channel.into())
-}
-
-impl Job {
-    fn carry_out(self, channel: &UnixStream) -> Outcome {
-        let timeout = Duration::from_millis(self.timeout_ms);
-        let until = Instant::now() + timeout;
-        match program_environment::start(&self.run, self.user.as_deref(), self.facts) {
-            Ok(child) => watch(child, channel, until, timeout),
-            Err(why) => Some(format!("could not be started: {why}")),
-        }
-    }
 }
 
 /// Why a program must end.

@@ -46,23 +46,6 @@ pub(crate) struct Build {
 }
 
 impl Build {
-    fn new(token: Token, key: Key, pipes: Option<Pipes>) -> Self {
-        let out = pipes.as_ref().map_or(usize::MAX, Pipes::recorded_out);
-        Self {
-            token,
-            key,
-            pipes,
-            out,
-            pending: false,
-            returned: 0,
-            offered: None,
-            patience: PATIENCE,
-            passed_over_until: None,
-            latest: 0,
-            barred: false,
-        }
-    }
-
     /// Reads the tokens that were returned, before a job takes them again from a single FIFO.
     fn take_returned(&mut self) {
         if let Some(pipes) = &self.pipes {
@@ -199,7 +182,7 @@ pub(crate) struct Jobservers {
     accesses: Option<Inotify>,
     builds: BTreeMap<Tag, Build>,
     /// Builds whose hold has ended, so that their tokens must end.
-    ended: Vec<Tag>,
+    pub ended: Vec<Tag>,
     /// The revision of the table after which slots were last divided.
     pub seen: Option<Revision>,
     /// When an untaken offer can move to another build.
@@ -260,7 +243,20 @@ impl Jobservers {
 
     fn add(&mut self, token: Token, tag: Tag, key: &Key, pipes: Option<Pipes>) -> io::Result<()> {
         let watched = pipes.as_ref().map_or(Ok(()), |pipes| self.watch(pipes));
-        self.builds.insert(tag, Build::new(token, key.clone(), pipes));
+        let build = Build {
+            token,
+            key: key.clone(),
+            out: pipes.as_ref().map_or(usize::MAX, Pipes::recorded_out),
+            pipes,
+            pending: false,
+            returned: 0,
+            offered: None,
+            patience: PATIENCE,
+            passed_over_until: None,
+            latest: 0,
+            barred: false,
+        };
+        self.builds.insert(tag, build);
         self.seen = None;
         watched
     }
@@ -293,11 +289,6 @@ impl Jobservers {
             pipes.forget(&self.poller);
         }
         self.forget(tag);
-    }
-
-    /// The builds whose tokens must end.
-    pub(crate) fn take_ended(&mut self) -> Vec<Tag> {
-        std::mem::take(&mut self.ended)
     }
 
     /// Reads the tokens that were returned. In a single FIFO, the daemon competes for them with the

@@ -11,12 +11,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::epoll::EpollFlags;
 use nix::sys::inotify::{AddWatchFlags, Inotify};
 use nix::sys::stat::Mode;
-use nix::unistd::{read, write};
+use nix::unistd::write;
+use rustix::io::{read, retry_on_intr};
 
 use crate::poller::Poller;
 use canal_core::Tag;
@@ -230,11 +230,5 @@ fn take(fifo: &OwnedFd, most: usize) -> usize {
     if most == 0 {
         return 0;
     }
-    loop {
-        match read(fifo, &mut buffer[..most]) {
-            Err(Errno::EINTR) => {}
-            Ok(count) => return count,
-            Err(_) => return 0,
-        }
-    }
+    retry_on_intr(|| read(fifo, &mut buffer[..most])).unwrap_or(0)
 }

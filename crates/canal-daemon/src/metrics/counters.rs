@@ -128,16 +128,15 @@ impl Counters {
         at_ms: u64,
         held_ms: Option<u64>,
     ) {
-        let refusal = || refusal(ending);
         for item in &asked.items {
             let series = self.series(&item.key, at_ms);
             match held_ms {
                 Some(held_ms) => series.holds.add(&LENGTHS, held_ms.saturating_mul(1000)),
-                None => series.refusals[refusal()] += 1,
+                None => series.refusals[refusal(ending)] += 1,
             }
         }
         if held_ms.is_none() {
-            self.deadlocks += u64::from(REFUSALS[refusal()] == "deadlock");
+            self.deadlocks += u64::from(matches!(ending, Ending::Deadlock(_)));
         } else if let Some(loss) = index_of(&LOSSES, ending) {
             self.losses[loss] += 1;
         }

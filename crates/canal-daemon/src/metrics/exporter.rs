@@ -20,7 +20,7 @@ use socket2::Socket;
 
 use crate::config::sections_and_defaults::Listen;
 use crate::metrics::counters::Snapshot;
-use crate::metrics::http::{Listener, Peer, Status, Via};
+use crate::metrics::http::{Listener, Peer, Status};
 use crate::metrics::open_metrics::text;
 
 /// The most collectors connected at once. A further one replaces the one that has been sending its
@@ -156,7 +156,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A connected collector. The list of the thread that accepts them does not keep it open.
 struct Collector {
     stream: Socket,
-    via: Via,
+    /// Whether it connected to a port.
+    is_port: bool,
     /// Whether it waits for its answer. It then gives way to no other.
     is_answered: AtomicBool,
 }
@@ -199,8 +200,8 @@ impl Shared {
         let mut open = Collectors::new();
         while !self.lock().closing {
             let added = listener.socket.accept().and_then(|(stream, _)| {
-                let is_answered = AtomicBool::new(false);
-                self.add(&mut open, Collector { stream, via: listener.via(), is_answered })
+                let (is_port, is_answered) = (listener.path.is_none(), AtomicBool::new(false));
+                self.add(&mut open, Collector { stream, is_port, is_answered })
             });
             let closing = self.lock().closing;
             if let Err(error) = added
@@ -235,9 +236,9 @@ impl Shared {
 
     /// Answers one request.
     fn answer(&self, collector: &Collector) {
-        let Collector { stream, via, is_answered } = collector;
+        let Collector { stream, is_port, is_answered } = collector;
         let mut peer = Peer { stream, until: Instant::now() + COLLECTOR_TIME };
-        let Some(mut status) = peer.request(*via) else { return };
+        let Some(mut status) = peer.request(*is_port) else { return };
         let mut figures = None;
         if status == Status::OK {
             is_answered.store(true, Ordering::Relaxed);
@@ -352,7 +353,7 @@ mod tests {
         let (peer, stream) = UnixStream::pair().unwrap();
         let stream = Socket::from(OwnedFd::from(stream));
         let is_answered = AtomicBool::new(false);
-        shared.add(open, Collector { stream, via: Via::Unix, is_answered }).unwrap();
+        shared.add(open, Collector { stream, is_port: false, is_answered }).unwrap();
         peer
     }
 

@@ -42,13 +42,13 @@ impl Peer<'_> {
     }
 
     /// Reads a request. `None` if the peer goes away or sends only a part of it.
-    pub(super) fn request(&mut self, via: Via) -> Option<Status> {
+    pub(super) fn request(&mut self, is_port: bool) -> Option<Status> {
         let mut bytes = Vec::new();
         let mut piece = [0; 1024];
         loop {
             let length = self.read(&mut piece).ok().filter(|length| *length > 0)?;
             bytes.extend(&piece[..length]);
-            let status = parse(&bytes, via);
+            let status = parse(&bytes, is_port);
             if status.is_some() {
                 return status;
             }
@@ -104,8 +104,8 @@ const MODE: u32 = 0o666;
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub socket: Socket,
-    /// The path of a socket in the file system.
-    path: Option<PathBuf>,
+    /// The path of a socket in the file system; `None` for a port.
+    pub path: Option<PathBuf>,
 }
 
 impl Listener {
@@ -129,10 +129,6 @@ impl Listener {
             }
         };
         Ok(Self { socket, path })
-    }
-
-    pub(crate) fn via(&self) -> Via {
-        if self.path.is_some() { Via::Unix } else { Via::Tcp }
     }
 }
 
@@ -176,20 +172,14 @@ impl Status {
     const WRONG_VERSION: Self = Self("505 HTTP Version Not Supported", "this is HTTP 1.1\n");
 }
 
-/// The kind of socket on which a request arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Via {
-    /// A page in a browser can make the browser connect to a loopback port under a name that the
-    /// page controls, so the name is checked.
-    Tcp,
-    Unix,
-}
-
 /// The most headers of a request. Collectors send about ten.
 const HEADERS_MAX: usize = 64;
 
 /// Parses the part of a request that has arrived; `None` if more has to arrive.
-pub(crate) fn parse(bytes: &[u8], via: Via) -> Option<Status> {
+///
+/// A page in a browser can make the browser connect to a loopback port under a name that the page
+/// controls. So the name is checked if the request arrived on a port.
+pub(crate) fn parse(bytes: &[u8], is_port: bool) -> Option<Status> {
     // The parser would skip empty lines before a request.
     if matches!(bytes, [b'\r' | b'\n', ..]) {
         return Some(Status::BAD_REQUEST);
@@ -213,9 +203,9 @@ pub(crate) fn parse(bytes: &[u8], via: Via) -> Option<Status> {
         return Some(Status::NOT_FOUND);
     }
     let mut hosts = request.headers.iter().filter(|it| it.name.eq_ignore_ascii_case("host"));
-    Some(match (via, hosts.next(), hosts.next()) {
-        (_, _, Some(_)) | (Via::Tcp, None, None) => Status::BAD_REQUEST,
-        (Via::Tcp, Some(host), None) if !is_loopback(host.value) => Status::FORBIDDEN,
+    Some(match (is_port, hosts.next(), hosts.next()) {
+        (_, _, Some(_)) | (true, None, None) => Status::BAD_REQUEST,
+        (true, Some(host), None) if !is_loopback(host.value) => Status::FORBIDDEN,
         _ => Status::OK,
     })
 }
@@ -269,7 +259,7 @@ mod tests {
         peer.set_nodelay(true).unwrap();
         let served = std::thread::spawn(move || {
             let mut served = Peer { stream: &stream, until: later() };
-            let status = served.request(Via::Tcp).unwrap();
+            let status = served.request(true).unwrap();
             served.answer(status, "figures\n").unwrap();
             served.discard_rest().unwrap();
         });
@@ -292,12 +282,12 @@ mod tests {
         peer.write_all(REQUEST).unwrap();
         peer.shutdown(Shutdown::Write).unwrap();
         let mut served = Peer { stream: &stream, until: later() };
-        assert_eq!(served.request(Via::Tcp), Some(Status::OK));
+        assert_eq!(served.request(true), Some(Status::OK));
         served.answer(Status::OK, "figures\n").unwrap();
         assert!(read_all(&mut peer).ends_with("figures\n"));
         let (silent, stream) = connected();
         drop(silent);
-        assert_eq!(Peer { stream: &stream, until: later() }.request(Via::Tcp), None);
+        assert_eq!(Peer { stream: &stream, until: later() }.request(true), None);
     }
 
     #[test]
@@ -306,7 +296,7 @@ mod tests {
         peer.write_all(b"GET /met").unwrap();
         let until = Instant::now() + Duration::from_millis(20);
         let mut served = Peer { stream: &stream, until };
-        assert_eq!(served.request(Via::Tcp), None);
+        assert_eq!(served.request(true), None);
         assert!(Instant::now() + Duration::from_millis(1) >= until);
         // A peer that reads nothing does not keep its connection either.
         let much = "x".repeat(64 << 20);
@@ -332,7 +322,7 @@ mod tests {
             writer.shutdown(Shutdown::Write).unwrap();
         });
         let mut served = Peer { stream: &stream, until: later() };
-        assert_eq!(served.request(Via::Tcp), Some(Status::HEAD_TOO_LARGE));
+        assert_eq!(served.request(true), Some(Status::HEAD_TOO_LARGE));
         served.answer(Status::HEAD_TOO_LARGE, "").unwrap();
         served.discard_rest().unwrap();
         sends.join().unwrap();
@@ -381,7 +371,7 @@ mod tests {
     }
 
     fn tcp(text: &str) -> Option<Status> {
-        parse(text.as_bytes(), Via::Tcp)
+        parse(text.as_bytes(), true)
     }
 
     #[test]
@@ -438,11 +428,11 @@ mod tests {
             assert_eq!(tcp(&request), Some(status), "{header:?}");
         }
         assert_eq!(
-            parse(b"GET /metrics HTTP/1.1\r\nA: \xff\r\n\r\n", Via::Tcp),
+            parse(b"GET /metrics HTTP/1.1\r\nA: \xff\r\n\r\n", true),
             Some(Status::BAD_REQUEST)
         );
         let nameless = b"GET /metrics HTTP/1.0\r\n\r\n";
-        assert_eq!(parse(nameless, Via::Unix), Some(Status::OK));
+        assert_eq!(parse(nameless, false), Some(Status::OK));
     }
 
     #[test]
@@ -459,9 +449,9 @@ mod tests {
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let whole = [&bytes[..], b"\r\n\r\n"].concat();
-            prop_assert!(parse(&whole, Via::Tcp).is_some_and(|status| status != Status::OK));
+            prop_assert!(parse(&whole, true).is_some_and(|status| status != Status::OK));
             for end in 0..bytes.len() {
-                let _ = parse(&bytes[..end], Via::Unix);
+                let _ = parse(&bytes[..end], false);
             }
         }
     }

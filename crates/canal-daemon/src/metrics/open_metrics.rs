@@ -35,12 +35,6 @@ fn escaped(key: &Key) -> String {
 /// A label and its value.
 type Label<'a> = (&'a str, &'a str);
 
-/// The figure of a key, a time in microseconds; `None` if it has none.
-type OfKey = fn(&KeyFigures) -> Option<u64>;
-
-/// The histogram of a key.
-type Lengths = fn(&Series) -> &Histogram;
-
 struct Text(String);
 
 impl Text {
@@ -65,7 +59,8 @@ impl Text {
 
     /// Writes the state of each key.
     fn about_keys(&mut self, all: &[(String, &Series)]) {
-        let families: [(&str, &str, OfKey); 6] = [
+        // A time is in microseconds. A figure may be missing.
+        let families: [(&str, &str, fn(&KeyFigures) -> Option<u64>); 6] = [
             ("canal_key_held_slots", "Slots of the key that are held.", |key| Some(key.slots)),
             ("canal_key_holds", "Holds on the key, including reads and writes.", |key| {
                 Some(key.holds)
@@ -105,14 +100,11 @@ impl Text {
         self.family("canal_refusals", "counter", help);
         for (key, series) in all {
             for (reason, count) in REFUSALS.into_iter().zip(series.refusals) {
-                self.sample(
-                    "canal_refusals_total",
-                    &[("key", key.as_str()), ("reason", reason)],
-                    count,
-                );
+                let labels = [("key", key.as_str()), ("reason", reason)];
+                self.sample("canal_refusals_total", &labels, count);
             }
         }
-        let lengths: [(&str, &str, Lengths); 2] = [
+        let lengths: [(&str, &str, fn(&Series) -> &Histogram); 2] = [
             ("canal_wait_seconds", "How long granted requests waited.", |series| &series.waits),
             ("canal_hold_seconds", "How long ended holds lasted.", |series| &series.holds),
         ];
@@ -143,9 +135,7 @@ impl Text {
         self.family("canal_engine_append_seconds", "histogram", help);
         self.histogram("canal_engine_append_seconds", &[], &APPENDS, &engine.appends);
     }
-}
 
-impl Text {
     /// Writes a gauge without labels.
     fn one(&mut self, name: &str, help: &str, value: u64) {
         self.family(name, "gauge", help);

@@ -47,7 +47,7 @@ impl Server {
 
     /// Ends the job tokens of builds whose hold has ended.
     fn end_job_tokens(&mut self) {
-        for build in self.jobservers.take_ended() {
+        for build in std::mem::take(&mut self.jobservers.ended) {
             if let Some(frame) =
                 self.decide.table().frame_of(self.decide.host(), &Owner::Jobserver(build))
             {

@@ -14,6 +14,8 @@ mod send_grants;
 mod shared_table;
 pub(super) mod turn;
 
+use std::num::NonZeroUsize;
+
 use crate::calls::call::ConnId;
 use crate::cluster::journal_or_engine::Decide;
 use crate::config::effective::EffectiveConfig;
@@ -73,7 +75,7 @@ impl Server {
             connections_max = self.connections_max();
         }
         let limits = &self.effective.config.limits;
-        let each = limits.connections_per_user;
+        let each = limits.connections_per_user.map(NonZeroUsize::get);
         let room = ConnectionLimits { all: connections_max, each, own: self.about.uid };
         self.runtime_dir.listener.accept(&mut self.conns, room, limits.connection_idle)
     }

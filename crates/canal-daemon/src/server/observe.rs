@@ -16,6 +16,7 @@ use crate::hooks::event::{Event, HolderFacts};
 use crate::metrics::counters::Snapshot;
 use crate::metrics::exporter::Exporter;
 use crate::store::table_and_log::Ledger;
+use crate::timers::is_due;
 use crate::view::visible_table::Shown;
 use crate::waiters::Open;
 use crate::wording::{pid_of, time};
@@ -132,7 +133,7 @@ impl Observe {
     fn tell_hooks(&mut self, shown: &Shown<'_>, now: Instant) {
         self.history.take_notable().iter().for_each(|ended| self.hooks.tell_end(ended));
         let table = shown.table;
-        if self.hooks.takes_due(now) {
+        if is_due(&mut self.hooks.due, now) {
             let now_ms = clock::unix_ms();
             let lasting = lasting(table, shown.here);
             let next = self.hooks.tell_lasting(table, &lasting, now_ms, |one| match one.on {

@@ -60,19 +60,17 @@ impl ToldSizes {
 }
 
 fn note(key: &Key, stated: View, found: SizeFound) -> SizeNote {
-    let (stored, followed, message) = match found {
+    let (stored, followed) = match found {
+        SizeFound::Stored(size) => (Some(size.to_string()), None),
+        SizeFound::Followed(size) => (None, Some(size.to_string())),
+    };
+    let message = match found {
         SizeFound::Stored(size) => {
-            let message = format!(
-                "`{key}` has the stored size {size}, which replaces the given size {stated}"
-            );
-            (Some(size.to_string()), None, message)
+            format!("`{key}` has the stored size {size}, which replaces the given size {stated}")
         }
-        SizeFound::Followed(size) => {
-            let message = format!(
-                "`{key}` is in use with the size {size}, but this request passes the size {stated}"
-            );
-            (None, Some(size.to_string()), message)
-        }
+        SizeFound::Followed(size) => format!(
+            "`{key}` is in use with the size {size}, but this request passes the size {stated}"
+        ),
     };
     let (key, stated) = (key.to_string(), stated.to_string());
     SizeNote { key, stated, stored, followed, message, first: false, read: None }

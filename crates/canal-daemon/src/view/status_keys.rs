@@ -11,7 +11,7 @@ use crate::processes::identify_owner::PROCESSES_LOOKED_AT_MAX;
 use crate::view::holder::Looks;
 use crate::view::visible_table::Shown;
 use crate::wording::{self, ABOUT_TO_BE_GRANTED, pid_of, time};
-use canal_core::{FrameId, HoldState, Key, Request, RequestId, Table, WaiterState, Why};
+use canal_core::{FrameId, Key, Request, RequestId, Table, WaiterState, Why};
 use canal_protocol::{EstimateInfo, KeyInfo, LeaseInfo, WaiterInfo};
 use canal_sys::clock;
 
@@ -135,7 +135,12 @@ impl<'a> KeysReport<'a> {
             let note = request.note.as_ref().map_or(0, |note| note.len());
             ROW_BYTES + key.as_str().len() + request.command.0.len() + note
         };
-        let of_holds = holds.iter().map(|hold| bytes(&hold.asked) + slot_bytes(hold, key));
+        let of_holds = holds.iter().map(|hold| {
+            let of_key = hold.items.iter().filter(|item| item.key == *key);
+            let slots = of_key.map(|item| item.slots.count()).sum::<u64>();
+            let slots = usize::try_from(slots).unwrap_or(usize::MAX);
+            bytes(&hold.asked) + slots.saturating_mul(SLOT_BYTES)
+        });
         let (held, unshown_holders) = fitting(of_holds, &mut self.rows_left);
         holds.truncate(held);
         let queue = table.served(key);
@@ -192,10 +197,11 @@ impl Whys {
     }
 }
 
-/// The approximate size in bytes of a key without its name, and of a holder or waiter without its
-/// command and note.
+/// The approximate size in bytes of a key without its name, of a holder or waiter without its
+/// command and note, and of the number of a slot.
 const KEY_BYTES: usize = 200;
 const ROW_BYTES: usize = 400;
+const SLOT_BYTES: usize = 6;
 
 /// How many of these items, from the first on, fit into the remaining room, and how many do not.
 fn fitting(bytes: impl Iterator<Item = usize>, left: &mut usize) -> (usize, u64) {
@@ -209,14 +215,6 @@ fn fitting(bytes: impl Iterator<Item = usize>, left: &mut usize) -> (usize, u64)
         }
     }
     (fit, unfit)
-}
-
-/// The number of bytes of the slot numbers of a hold of a key.
-fn slot_bytes(hold: &HoldState, key: &Key) -> usize {
-    const EACH: usize = 6;
-    let of_key = hold.items.iter().filter(|item| item.key == *key);
-    let slots = of_key.map(|item| item.slots.count()).sum::<u64>();
-    usize::try_from(slots).unwrap_or(usize::MAX).saturating_mul(EACH)
 }
 
 /// A sequence whose items are created one by one while it is written, once. A report of ten

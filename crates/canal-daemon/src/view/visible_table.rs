@@ -39,13 +39,12 @@ impl<'a> Shown<'a> {
         leases: &'a Leases,
         owners: &'a Owners,
     ) -> Self {
-        let (table, here) = (&ledger.table, ledger.host);
         Self {
-            table,
+            table: &ledger.table,
             leases,
             unverified: &owners.unverified,
             viewer,
-            here,
+            here: ledger.host,
             children: None,
             summary: None,
         }
@@ -70,15 +69,7 @@ impl<'a> Shown<'a> {
     pub(crate) fn sees(&self, uid: u32) -> bool {
         self.viewer == uid || self.viewer == 0
     }
-}
 
-/// The name of a frame or a session.
-pub(crate) fn frame_name(kind: &str, frame: FrameId) -> String {
-    // Several times faster than `format!`, and every grant has two.
-    [kind, &frame.0.to_string()].concat()
-}
-
-impl Shown<'_> {
     /// Why a waiter waits, in which mode it wants the key, and the reason in one clause. `None` if
     /// it no longer has a reason to wait.
     pub(crate) fn why(&self, request: RequestId) -> Option<(Why, Mode, String)> {
@@ -104,9 +95,8 @@ impl Shown<'_> {
             _ => return reason(&why.reason),
         };
         let hold = self.table.hold(hold).zip(mode_of(asked, why.item));
-        let conflict =
-            hold.and_then(|(hold, mode)| self.conflict_with(hold, &why.key, mode, holds));
-        conflict.unwrap_or_else(|| reason(&why.reason))
+        hold.and_then(|(hold, mode)| self.conflict_with(hold, &why.key, mode, holds))
+            .unwrap_or_else(|| reason(&why.reason))
     }
 
     /// The conflict that blocks an item, apart from taken slots, in one clause.
@@ -129,6 +119,12 @@ impl Shown<'_> {
         let host = self.label_of(hold.frame).filter(|_| hold.asked.host != self.here);
         Some(wording::conflict(key, held, &hold.asked.owner, host.as_deref(), holds))
     }
+}
+
+/// The name of a frame or a session.
+pub(crate) fn frame_name(kind: &str, frame: FrameId) -> String {
+    // Several times faster than `format!`, and every grant has two.
+    [kind, &frame.0.to_string()].concat()
 }
 
 /// Whether holds of others block a request. Otherwise it only has to let others go first, or would

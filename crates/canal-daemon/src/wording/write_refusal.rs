@@ -40,15 +40,22 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
             ),
         ),
         Refusal::Deadlock { cycle } => deadlock(key, cycle.len(), cycle.len()),
-        Refusal::Kind { in_use, .. } => wrong_kind(item, *in_use),
-        Refusal::MaxWaiting { waiting, .. } => {
-            let most = request.max_waiting.unwrap_or(*waiting);
-            let waiting = plural(*waiting, "request is", "requests are");
-            let message = format!(
-                "`{key}` is not free, and {waiting} already waiting (at most {most} may wait)"
-            );
-            refused("max-waiting", message)
+        Refusal::Kind { in_use, .. } => {
+            let options = match in_use {
+                Kind::Buckets => "--per and --buckets",
+                Kind::Slots => "--slots",
+            };
+            Failure::new(ErrorName::Mismatch, format!("`{key}` {}", used_as(*in_use)))
+                .hint(format!("give {options} for `{key}`, or use another key"))
         }
+        Refusal::MaxWaiting { waiting, .. } => refused(
+            "max-waiting",
+            format!(
+                "`{key}` is not free, and {} already waiting (at most {} may wait)",
+                plural(*waiting, "request is", "requests are"),
+                request.max_waiting.unwrap_or(*waiting)
+            ),
+        ),
         Refusal::Paused { .. } => paused(key, format!("`{key}` is paused")),
         Refusal::TooLarge { capacity, .. } => {
             too_large(item, *capacity, use_of.and_then(|used| used.stored))
@@ -238,16 +245,6 @@ pub(crate) fn used_as(in_use: Kind) -> &'static str {
         Kind::Buckets => "is in use as a lock with `per` and `buckets`, not with `slots`",
         Kind::Slots => "is in use as a lock with `slots`, not with `per` and `buckets`",
     }
-}
-
-fn wrong_kind(item: &Item, in_use: Kind) -> Failure {
-    let key = &item.key;
-    let message = format!("`{key}` {}", used_as(in_use));
-    let hint = match in_use {
-        Kind::Buckets => format!("give --per and --buckets for `{key}`, or use another key"),
-        Kind::Slots => format!("give --slots for `{key}`, or use another key"),
-    };
-    Failure::new(ErrorName::Mismatch, message).hint(hint)
 }
 
 /// The failure for a call whose request was made again on another connection.

@@ -154,7 +154,7 @@ fn hooks_are_told_of_some_ends_also_where_nothing_is_kept() {
     scene.history = History::default();
     scene.history.follow(&scene.table, HERE);
     scene.history.tell_hooks(true);
-    assert!(!scene.history.is_on());
+    assert!(scene.history.kept_ms().is_none());
     scene.ask(2, "a", false);
     let token = scene.table.holds().next().unwrap().token;
     scene.apply(Change::Release(Release::Hold { token, forced: true }));

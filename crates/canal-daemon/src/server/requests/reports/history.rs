@@ -40,14 +40,14 @@ impl Server {
 
     /// A query for the records of a key that ended within this time and are not too old.
     fn of_key(&self, key: Option<&Key>, since_ms: Option<u64>) -> Query {
-        let kept_ms = self.observe.history.kept_ms();
+        let kept_ms = self.observe.history.kept_ms().unwrap_or(0);
         let since_ms =
             clock::unix_ms().saturating_sub(since_ms.map_or(kept_ms, |ms| ms.min(kept_ms)));
         Query { key: key.map(|key| key.as_str().to_owned()), since_ms, ..Query::default() }
     }
 
     fn look_up(&mut self, id: ConnId, search: Search) -> Result {
-        if !self.observe.history.is_on() {
+        if self.observe.history.kept_ms().is_none() {
             return Err(Failure::new(ErrorName::Unsupported, "this daemon keeps no history")
                 .hint("set `max` in `[history]` of canal.toml, and restart the daemon"));
         }
