@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::config::hooks::HookSettings;
 use crate::hooks::event::{About, Event};
 use crate::hooks::event_backlog::{Backlog, Next};
-use crate::hooks::guard::{Job, Outcome};
+use crate::hooks::run_and_end_program::{Job, Outcome};
 use crate::wording::time;
 use canal_core::UnixMillis;
 use canal_sys::clock;

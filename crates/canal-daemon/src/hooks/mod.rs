@@ -2,8 +2,8 @@
 //!
 //! `server/observe.rs` finds the events after the replies of a turn are written. An `event_thread`
 //! belongs to one hook: it takes events from a `backlog`, which is bounded and fair to users, and
-//! runs the program for one event at a time, under a `guard` process that ends it. The guard gives
-//! the program its `program_environment`.
+//! runs the program for one event at a time, under a guard process that ends it
+//! (`run_and_end_program`). The guard gives the program its `program_environment`.
 //!
 //! Invariants: no reply waits for a hook, and the daemon does nothing for hooks before the replies
 //! of a turn are written. Text from users (keys, commands, notes) reaches the program only on its
@@ -13,5 +13,5 @@ pub(super) mod active_hooks;
 pub(super) mod event;
 mod event_backlog;
 mod event_thread;
-pub(super) mod guard;
 pub(super) mod program_environment;
+pub(super) mod run_and_end_program;
