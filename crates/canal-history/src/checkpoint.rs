@@ -70,12 +70,10 @@ impl Checkpoint {
     }
 }
 
-impl Record<'_> {
-    /// The values that distinguish this request from all others.
-    fn identity(&self) -> (u64, u64, u32, String) {
-        let key = self.items.first().map(|item| item.key.to_string()).unwrap_or_default();
-        (self.asked_ms(), self.session, self.pid, key)
-    }
+/// The values that distinguish a request from all others.
+fn identity(of: &Record<'_>) -> (u64, u64, u32, String) {
+    let key = of.items.first().map(|item| item.key.to_string()).unwrap_or_default();
+    (of.asked_ms(), of.session, of.pid, key)
 }
 
 /// The records that are not in the files, each once.
@@ -86,12 +84,12 @@ pub fn unrecorded(store: &Store, batch: &Batch) -> Batch {
     while let Some((segment, bytes)) = store.read_before(&mut below) {
         let frames = Frames::of(&bytes).into_iter().flatten();
         let late = frames.filter(|frame| frame.ended_ms() >= since_ms);
-        known.extend(late.filter_map(|frame| frame.record()).map(|record| record.identity()));
+        known.extend(late.filter_map(|frame| frame.record()).map(|it| identity(&it)));
         if segment.first_ms < since_ms {
             break;
         }
     }
-    batch.read().filter(|record| known.insert(record.identity())).collect()
+    batch.read().filter(|record| known.insert(identity(record))).collect()
 }
 
 #[cfg(test)]

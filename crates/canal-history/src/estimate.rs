@@ -61,10 +61,8 @@ pub fn estimates(holders: &[Holder], waiters: &[Waiter]) -> Vec<Option<EstimateI
             // A request that can never fit blocks no other.
             let Some(begin) = slots.free_at(waiter.count, waiter.capacity) else { continue };
             waits.push(begin);
-            slots.take(
-                begin.saturating_add(left(waiter.usual.as_ref(), 0, shares[time])),
-                waiter.count,
-            );
+            let left = left(waiter.usual.as_ref(), 0, shares[time]);
+            slots.take(begin.saturating_add(left), waiter.count);
         }
     }
     let mut estimates: Vec<_> = waits.into_iter().map(estimate).collect();
@@ -297,7 +295,7 @@ mod tests {
     use crate::record::tests::record;
 
     /// Half of all holds are at most this long, in milliseconds.
-    fn median(sample: &Sample) -> f64 {
+    fn middle(sample: &Sample) -> f64 {
         sample.sorted[(sample.sorted.len() - 1) / 2]
     }
 
@@ -434,7 +432,7 @@ mod tests {
         assert!((sample.exceeded_by(1.0 / 24.0) - 1000.0).abs() < 0.001);
         assert!((sample.share_above(1000.0) - 1.0 / 24.0).abs() < 0.001);
         assert_eq!(sample.share_above(0.0), 1.0);
-        assert_eq!(median(&sample), 300.0);
+        assert_eq!(middle(&sample), 300.0);
     }
 
     #[test]
@@ -461,7 +459,7 @@ mod tests {
     }
 
     fn median(summary: &Summary, key: &str, command: &str) -> Option<f64> {
-        summary.usual(key, command).map(|sample| median(&sample))
+        summary.usual(key, command).map(|sample| middle(&sample))
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use std::borrow::Borrow;
 
-use postcard::{ser_flavors, take_from_bytes};
+use postcard::take_from_bytes;
 
 use super::record::Record;
 
@@ -22,35 +22,15 @@ pub(crate) const HEADER: usize = 8;
 /// KiB.
 pub(crate) const RECORD_MAX: usize = 1 << 20;
 
-/// Writes to the end of a block of memory. [`postcard::to_extend`] would copy byte by byte.
-struct Appending<'a>(&'a mut Vec<u8>);
-
-impl ser_flavors::Flavor for Appending<'_> {
-    type Output = ();
-
-    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.push(byte);
-        Ok(())
-    }
-
-    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn finalize(self) -> postcard::Result<()> {
-        Ok(())
-    }
-}
-
 /// Appends a record in its form. Returns whether it did: it omits a record that is too long.
 pub(crate) fn append(record: &Record<'_>, out: &mut Vec<u8>) -> bool {
     let begin = out.len();
     out.extend([0; HEADER]);
     // This fails only for sequences of unknown length, and there are none.
-    let written = postcard::serialize_with_flavor(record, Appending(out));
+    let Ok(written) = postcard::to_extend(record, std::mem::take(out)) else { return false };
+    *out = written;
     let (header, payload) = out[begin..].split_at_mut(HEADER);
-    let fits = written.is_ok() && payload.len() <= RECORD_MAX;
+    let fits = payload.len() <= RECORD_MAX;
     let Some(length) = u32::try_from(payload.len()).ok().filter(|_| fits) else {
         out.truncate(begin);
         return false;

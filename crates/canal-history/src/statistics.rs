@@ -222,11 +222,11 @@ impl Tally {
             }
         }
         let uid = record.uid;
-        let of_user = group(users, uid).map(|of| of.add(record));
-        let is_seen = self.viewer.is_none_or(|viewer| viewer == uid);
-        let of_command = is_seen
-            .then(|| group(commands, (uid, record.command.to_string())).map(|of| of.add(record)));
-        *left_out |= of_user.is_none() || of_command == Some(None);
+        *left_out |= group(users, uid, GROUPS_MAX).map(|of| of.add(record)).is_none();
+        if self.viewer.is_none_or(|viewer| viewer == uid) {
+            let of_command = group(commands, (uid, record.command.to_string()), GROUPS_MAX);
+            *left_out |= of_command.map(|of| of.add(record)).is_none();
+        }
     }
 
     /// The report. `stored` looks up the stored size of a key.
@@ -264,9 +264,9 @@ fn most(mut groups: Vec<HistoryCount>) -> (Vec<HistoryCount>, bool) {
     (groups, has_more)
 }
 
-/// The counts of a group, unless too many groups are already counted.
-fn group<K: Ord>(groups: &mut BTreeMap<K, Counted>, of: K) -> Option<&mut Counted> {
-    let has_room = groups.len() < GROUPS_MAX || groups.contains_key(&of);
+/// The counts of a group, unless so many groups are already counted.
+fn group<K: Ord, V: Default>(groups: &mut BTreeMap<K, V>, of: K, most: usize) -> Option<&mut V> {
+    let has_room = groups.len() < most || groups.contains_key(&of);
     has_room.then(|| groups.entry(of).or_default())
 }
 
@@ -294,25 +294,15 @@ impl Counts {
 
     /// The use of a key, unless too many keys are already counted.
     fn use_of(&mut self, key: &str) -> Option<&mut KeyUse> {
-        if !self.keys.contains_key(key) {
-            if self.keys.len() >= KEYS_MAX {
-                self.left_out = true;
-                return None;
-            }
-            self.keys.insert(key.to_owned(), KeyUse::default());
-        }
-        self.keys.get_mut(key)
+        let of = group(&mut self.keys, key.to_owned(), KEYS_MAX);
+        self.left_out |= of.is_none();
+        of
     }
 }
 
 impl KeyUse {
     /// The use of a key with this stored size, as reports show it for a time.
-    fn shown(
-        &self,
-        key: &str,
-        stored: Option<u64>,
-        (since_ms, now_ms): (u64, u64),
-    ) -> HistoryKeyUse {
+    fn shown(&self, key: &str, stored: Option<u64>, (from_ms, to_ms): (u64, u64)) -> HistoryKeyUse {
         let mut sizes = self.used.sizes();
         // The last bucket has the stored size, even if nothing was granted since.
         if let (Some(last), Some(stored)) = (sizes.last_mut(), stored.filter(|size| *size > 0)) {
@@ -323,8 +313,8 @@ impl KeyUse {
             granted: self.granted,
             size: stored.or(Some(self.size).filter(|size| *size > 0)),
             used_ms: self.used.sum(),
-            from: utc(self.used.begin_ms().max(since_ms)),
-            until: utc(now_ms),
+            from: utc(self.used.begin_ms().max(from_ms)),
+            until: utc(to_ms),
             bucket_ms: self.used.width_ms(),
             used: self.used.of_each(|bucket| bucket.used),
             sizes,

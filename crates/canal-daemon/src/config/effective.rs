@@ -173,36 +173,31 @@ impl Readings {
             return answered;
         }
         if let Some(result) = result {
-            self.answer(&result, |order, begun| order.reading <= begun, &mut answered);
+            answered.extend(self.answer(&result, |order, begun| order.reading <= begun));
         }
         let silence = Err(format!(
             "cannot look up its groups within {} s: the directory service does not answer \
              (`getent group NAME`)",
             READING_MAX.as_secs()
         ));
-        self.answer(&silence, |order, _| order.until <= now, &mut answered);
+        answered.extend(self.answer(&silence, |order, _| order.until <= now));
         if self.orders.iter().any(|order| order.is_quick) {
             // An older reading must not replace this one.
-            self.answer(&read(&self.paths), |_, _| true, &mut answered);
+            answered.extend(self.answer(&read(&self.paths), |_, _| true));
         }
         if self.under_way.is_none()
             && self.orders.iter().any(|order| order.reading > self.begun)
             && let Err(error) = self.begin()
         {
             let why = format!("cannot read the configuration: {error}");
-            self.answer(&Err(why), |_, _| true, &mut answered);
+            answered.extend(self.answer(&Err(why), |_, _| true));
         }
         answered
     }
 
-    fn answer(
-        &mut self,
-        read: &Read,
-        is_due: impl Fn(&Order, u64) -> bool,
-        answered: &mut Vec<(Order, Read)>,
-    ) {
+    fn answer(&mut self, read: &Read, is_due: impl Fn(&Order, u64) -> bool) -> Vec<(Order, Read)> {
         let due = self.orders.extract_if(.., |order| is_due(order, self.begun));
-        answered.extend(due.map(|order| (order, read.clone())));
+        due.map(|order| (order, read.clone())).collect()
     }
 
     /// Starts a thread that reads the first of the files that exists, for all orders so far.

@@ -181,8 +181,8 @@ impl Config {
         })?;
         (config.path, config.written) = (Some(path.to_owned()), settings_in_file::written(text));
         for (name, section) in take(&mut config.keys) {
-            let wrong =
-                |what: String| config.wrong_setting(&format!("keys.{}", name_of_key(&name)), what);
+            let setting = format!("keys.{}", name_of_key(&name));
+            let wrong = |what: String| config.wrong_setting(&setting, what);
             let key = Key::new(&name).map_err(|error| wrong(format!("`{name}`: {error}")))?;
             let view = section.view(&key).map_err(wrong)?;
             if section.spread == Some(true) {

@@ -96,16 +96,14 @@ impl HookSettings {
     /// # Errors
     /// The offset of the mistake, and its description.
     pub(super) fn check(&self) -> Result<(), (usize, String)> {
-        let on = self.on.get_ref();
+        let (on, at) = (self.on.get_ref(), self.on.span().start);
         if on.is_empty() {
-            return Err((self.on.span().start, "`on` names no event".to_owned()));
+            return Err((at, "`on` names no event".to_owned()));
         }
         let has_time = on.iter().any(|on| on.has_time());
         let long = "`after` is the time after which a wait or a hold counts as long";
         match &self.after {
-            None if has_time => {
-                Err((self.on.span().start, format!("{long}, such as \"10m\"; add it")))
-            }
+            None if has_time => Err((at, format!("{long}, such as \"10m\"; add it"))),
             Some(after) if !has_time => {
                 let what = format!("{long}, and `on` names neither `long-wait` nor `long-hold`");
                 Err((after.span().start, what))

@@ -149,8 +149,5 @@ fn check_member(member: &Spanned<String>, nodes: &BTreeMap<String, Node>) -> Res
     if NodeAddress::is_meant(text) {
         return text.parse::<NodeAddress>().map(drop).map_err(|what| format!("`{text}`: {what}"));
     }
-    match nodes.contains_key(text) {
-        true => Ok(()),
-        false => Err(format!("`{text}` is not a node in [nodes]")),
-    }
+    nodes.get(text).map(drop).ok_or_else(|| format!("`{text}` is not a node in [nodes]"))
 }

@@ -150,9 +150,7 @@ impl<'de> Deserialize<'de> for Group {
                 checked(Self { gid, called: gid.to_string() })
             },
             text: |name| match look_up(name) {
-                Ok(Some(group)) => {
-                    checked(Self { gid: group.gid.as_raw(), called: name.to_owned() })
-                }
+                Ok(Some(it)) => checked(Self { gid: it.gid.as_raw(), called: name.to_owned() }),
                 Ok(None) => Err(format!("there is no group `{name}`")),
                 Err(error) => Err(format!("cannot look up the group `{name}`: {error}")),
             },

@@ -10,7 +10,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use crate::config::permissions::Group;
-use crate::config::values::{NumberOrText, duration, optional_duration, optional_ms, size};
+use crate::config::values::{NumberOrText, duration, optional_ms, size};
 use crate::logging;
 use canal_history::Limits;
 use canal_protocol::paths::Rule;
@@ -76,7 +76,7 @@ pub(crate) struct PolicySection {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct DaemonSection {
     /// 0 means never.
-    #[serde(deserialize_with = "optional_duration")]
+    #[serde(deserialize_with = "duration")]
     pub idle_exit: Option<Duration>,
     /// The log filter, in the syntax of `CANAL_LOG`.
     #[serde(deserialize_with = "log_filter")]

@@ -9,16 +9,12 @@ use serde::de::{Deserializer, Error, Visitor};
 use canal_core::Key;
 use canal_text::duration::milliseconds;
 
-/// A duration, such as `90s`.
-pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    canal_text::duration::read(&String::deserialize(from)?).map_err(D::Error::custom)
-}
-
-/// A duration that need not be set.
-pub(super) fn optional_duration<'de, D: Deserializer<'de>>(
+/// A duration, such as `90s`, which need not be set.
+pub(super) fn duration<'de, T: From<Duration>, D: Deserializer<'de>>(
     from: D,
-) -> Result<Option<Duration>, D::Error> {
-    duration(from).map(Some)
+) -> Result<T, D::Error> {
+    let read = canal_text::duration::read(&String::deserialize(from)?);
+    read.map(T::from).map_err(D::Error::custom)
 }
 
 /// A duration that need not be set, in milliseconds.
@@ -86,7 +82,6 @@ fn bytes(text: &str) -> Option<u64> {
 }
 
 /// A size in the form that people write: `64MiB`.
-#[must_use]
 pub fn written_bytes(bytes: u64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let exact = units.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::lease_deadlines::is_collecting;
 use crate::waiters::Open;
 use crate::wording::pid_of;
-use canal_core::{FrameId, Owner, RequestId, Table, UnixMillis, View};
+use canal_core::{FrameId, Owner, RequestId, Table, View};
 use canal_history::{Batch, Ending, Item, Record};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::zombie_status;
@@ -180,7 +180,7 @@ pub(crate) mod tests {
     use std::process::Command;
 
     use super::*;
-    use canal_core::{HeldItem, HoldState, Request, Slots, Token};
+    use canal_core::{HeldItem, HoldState, Request, Slots, Token, UnixMillis};
 
     /// A request of frame 3 at 7 s, to which these items were granted at 8 s with token 5.
     pub(crate) fn open_hold(asked: Arc<Request>, items: Vec<HeldItem>) -> Open {

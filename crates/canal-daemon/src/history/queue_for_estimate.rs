@@ -36,17 +36,13 @@ pub(crate) fn of_key(
     found.filter_map(|((request, _), estimate)| Some((request, estimate?))).collect()
 }
 
-/// A waiter, and whether it waits for this key alone.
-type Queued = ((RequestId, bool), Waiter);
+/// The holders of a key, and its waiters, each with its request and whether it waits for this key
+/// alone.
+type Queue = (Vec<Holder>, Vec<((RequestId, bool), Waiter)>);
 
-/// The holders of a key, and its waiters in the order of service; `None` if no estimate is
-/// possible: a request reads or writes the key, or there are too many holders.
-fn queue(
-    table: &Table,
-    key: &Key,
-    summary: &Summary,
-    now_ms: u64,
-) -> Option<(Vec<Holder>, Vec<Queued>)> {
+/// The queue of a key in the order of service; `None` if no estimate is possible: a request reads or
+/// writes the key, or there are too many holders.
+fn queue(table: &Table, key: &Key, summary: &Summary, now_ms: u64) -> Option<Queue> {
     if table.settings(key).paused || table.waiting_for(key) == 0 {
         return None;
     }

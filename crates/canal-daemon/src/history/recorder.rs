@@ -312,7 +312,7 @@ impl History {
         }
         let known_ms = clock::unix_ms();
         let (held, waiting): (Vec<_>, Vec<_>) =
-            self.open.values().partition(|open| open.hold.is_some());
+            self.open.values().partition(|it| it.hold.is_some());
         let mut records = Batch::default();
         for open in held.into_iter().chain(waiting).take(NOTED_MAX) {
             let ended = open.clone().ended_at(known_ms, Ending::Reboot);
@@ -337,11 +337,8 @@ impl History {
         }
         self.thread.is_some()
     }
-}
 
-/// Derives from an entry of the log which requests of this host began, were granted, or ended, and
-/// how.
-impl History {
+    /// Derives from an outcome which requests of this host began, were granted, or ended, and how.
     fn take_in_outcome(
         &mut self,
         (change, by): (&Change, Option<&Credentials>),
@@ -497,9 +494,7 @@ impl History {
     /// Records that all holds of processes of this host are lost. Waiting requests are made again,
     /// and leases move to another host.
     pub(crate) fn lose(&mut self) {
-        self.lose_those(|_, open| {
-            open.hold.is_some() && matches!(open.asked.owner, Owner::Process(_))
-        });
+        self.lose_those(|_, it| it.hold.is_some() && matches!(it.asked.owner, Owner::Process(_)));
     }
 
     /// Forgets these requests. Records that their holds are lost; one that waited is made again.

@@ -152,10 +152,9 @@ impl Queue {
         let state = self.lock();
         [&state.aside, &state.failure].into_iter().flatten().cloned().collect()
     }
-}
 
-/// The thread's side.
-impl Queue {
+    // The thread's side.
+
     /// Waits for work. With `is_busy`, takes only the work that is ready. With `is_late`, waits at
     /// most for `BATCH_TIME`, because records remain to be written. The next records go to the
     /// empty `batch`, so that its memory is reused.
@@ -173,15 +172,6 @@ impl Queue {
         }
         let closing = state.work.closing;
         std::mem::replace(&mut state.work, Work { batch, closing, ..Work::default() })
-    }
-
-    /// Hands over a result, and wakes the daemon.
-    fn answer(&self, id: ConnId, found: Search) {
-        let mut state = self.lock();
-        state.found.push((id, found));
-        if let Some(waker) = &state.waker {
-            waker.wake_by_ref();
-        }
     }
 
     /// Hands over how long keys were held recently. The previous summary is freed when the daemon
@@ -274,14 +264,16 @@ impl Writer {
             self.open();
             let is_over = self.store.as_ref().is_none_or(|store| search.step(store));
             if is_over && let Some((id, search)) = searches.pop_front() {
+                let mut state = self.queue.lock();
                 if let Search::Records(search) = &search
                     && let Some(first) = search.damaged
                 {
                     let path = self.files.dir.join(format!("{first:016x}"));
                     let note = format!("one of its history files is damaged: {}", path.display());
-                    self.queue.lock().aside = Some(note);
+                    state.aside = Some(note);
                 }
-                self.queue.answer(id, search);
+                state.found.push((id, search));
+                state.waker.iter().for_each(Waker::wake_by_ref);
             }
         }
     }

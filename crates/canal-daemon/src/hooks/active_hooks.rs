@@ -244,14 +244,9 @@ impl Hook {
 /// The waits and holds of this host.
 pub(crate) fn lasting(table: &Table, here: HostId) -> Vec<Lasting<'_>> {
     let waiters = table.waiters().filter(|waiter| is_of(table, waiter.frame, here));
-    let waits = waiters.map(|waiter| Lasting {
-        on: On::LongWait,
-        asked: &waiter.request,
-        since: waiter.since,
-    });
+    let waits = waiters.map(|it| Lasting { on: On::LongWait, asked: &it.request, since: it.since });
     let holds = table.holds().filter(|hold| is_of(table, hold.frame, here));
-    let holds =
-        holds.map(|hold| Lasting { on: On::LongHold, asked: &hold.asked, since: hold.since });
+    let holds = holds.map(|it| Lasting { on: On::LongHold, asked: &it.asked, since: it.since });
     waits.chain(holds).collect()
 }
 

@@ -36,16 +36,9 @@ pub(super) fn start(run: &[String], user: Option<&str>, facts: Facts) -> Result<
     let line = facts.for_viewer(account.uid).line();
     let input = file_of(&line).map_err(|error| format!("cannot open its input: {error}"))?;
     let mut command = Command::new(file);
-    command
-        .args(arguments)
-        .env_clear()
-        .env("PATH", PATH)
-        .env("HOME", &account.home)
-        .env("USER", &account.name)
-        .env("LANG", LANG)
-        .stdin(input)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.args(arguments).env_clear().env("PATH", PATH).env("LANG", LANG);
+    command.env("HOME", &account.home).env("USER", &account.name);
+    command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
     spawn_apart(&mut command, account.ids).map_err(|error| error.to_string())
 }
 
@@ -77,11 +70,8 @@ impl Account {
         let own = Uid::from_raw(daemon);
         let Some(wanted) = user else {
             // A container may run the daemon under a number that no password database contains.
-            let known = User::from_uid(own).ok().flatten();
-            let (name, home) = known.map_or_else(
-                || (own.to_string(), PathBuf::from("/")),
-                |user| (user.name, user.dir),
-            );
+            let known = User::from_uid(own).ok().flatten().map(|user| (user.name, user.dir));
+            let (name, home) = known.unwrap_or_else(|| (own.to_string(), "/".into()));
             return Ok(Self { uid: own.as_raw(), name, home, ids: None });
         };
         let found = known(wanted)?;

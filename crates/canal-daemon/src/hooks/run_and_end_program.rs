@@ -16,8 +16,7 @@ use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::stat::{Mode, umask};
@@ -104,8 +103,7 @@ enum CutShort {
 fn watch(mut child: Child, channel: &UnixStream, until: Instant, timeout: Duration) -> Outcome {
     // Without a pidfd, the process has no descriptor left.
     let pidfd = Pidfd::open(child.id()).ok();
-    let cut_short =
-        pidfd.as_ref().map_or(Some(CutShort::TimedOut), |pidfd| wait(pidfd, channel, until));
+    let cut_short = pidfd.as_ref().map_or(Some(CutShort::TimedOut), |it| wait(it, channel, until));
     let (status, refused) = end_all(&mut child, pidfd.as_ref());
     outcome(status, cut_short, refused, timeout)
 }
@@ -114,15 +112,13 @@ fn watch(mut child: Child, channel: &UnixStream, until: Instant, timeout: Durati
 fn wait(pidfd: &Pidfd, channel: &UnixStream, until: Instant) -> Option<CutShort> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         // poll(2) always reports that the other side has closed.
         let mut found = [
             PollFd::new(pidfd.as_fd(), PollFlags::POLLIN),
             PollFd::new(channel.as_fd(), PollFlags::empty()),
         ];
-        match poll(&mut found, timeout) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(_) => return Some(CutShort::TimedOut),
+        if fds::poll_within(&mut found, Some(left)).is_err() {
+            return Some(CutShort::TimedOut);
         }
         let is_gone = found[1].revents().is_some_and(|events| !events.is_empty());
         if pidfd.has_ended() {

@@ -235,7 +235,7 @@ impl Jobservers {
 
     /// Continues a build of an earlier daemon.
     pub(crate) fn take_over(&mut self, token: Token, tag: Tag, key: &Key) -> io::Result<()> {
-        match Pipes::take_over(&self.dir, tag) {
+        match Pipes::open(&self.dir, tag, false) {
             Ok(pipes) => self.add(token, tag, key, Some(pipes)),
             Err(error) => self.add(token, tag, key, None).and(Err(error)),
         }

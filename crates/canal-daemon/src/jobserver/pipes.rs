@@ -83,12 +83,6 @@ fn open_fifo(path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
     Ok(open(path, flags, Mode::empty())?)
 }
 
-fn count_file() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    options
-}
-
 /// The builds that have files.
 pub(crate) fn found(dir: &Path) -> BTreeSet<Tag> {
     let Ok(entries) = std::fs::read_dir(dir) else { return BTreeSet::new() };
@@ -122,21 +116,19 @@ impl Pipes {
             // Only root can give it away. The client of another user falls back to descriptors.
             let _ = std::os::unix::fs::lchown(path(dir, tag, ENDINGS[0]), Some(uid), None);
         }
-        Self::open(dir, tag, count_file().create(true))
+        Self::open(dir, tag, true)
     }
 
-    /// Opens the files that an earlier daemon created.
-    pub(crate) fn take_over(dir: &Path, tag: Tag) -> io::Result<Self> {
-        Self::open(dir, tag, &count_file())
-    }
-
-    fn open(dir: &Path, tag: Tag, count_file: &OpenOptions) -> io::Result<Self> {
+    /// Opens the files. Without `creates_count`, an earlier daemon must have created the count.
+    pub(crate) fn open(dir: &Path, tag: Tag, creates_count: bool) -> io::Result<Self> {
         let offers = open_fifo(&path(dir, tag, ENDINGS[0]), OFlag::O_NONBLOCK)?;
         let returns = match open_fifo(&path(dir, tag, ENDINGS[1]), OFlag::O_NONBLOCK) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             opened => Some(opened?),
         };
-        let count = count_file.open(path(dir, tag, ENDINGS[2]))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(creates_count).truncate(false).mode(0o600);
+        let count = options.custom_flags(libc::O_NOFOLLOW).open(path(dir, tag, ENDINGS[2]))?;
         let capacity = if returns.is_some() { OFFERS_BYTES } else { SINGLE_BYTES };
         fcntl(&offers, FcntlArg::F_SETPIPE_SZ(capacity))?;
         Ok(Self { dir: dir.to_owned(), tag, offers, returns, count })

@@ -121,23 +121,17 @@ impl Counters {
 
     /// Counts the end of a request at this time, in milliseconds since 1970 UTC. `held_ms`: how
     /// long it held its locks; `None` if it was never granted.
-    pub(crate) fn ended(
-        &mut self,
-        asked: &Request,
-        ending: &Ending,
-        at_ms: u64,
-        held_ms: Option<u64>,
-    ) {
-        for item in &asked.items {
+    pub(crate) fn ended(&mut self, of: &Request, how: &Ending, at_ms: u64, held_ms: Option<u64>) {
+        for item in &of.items {
             let series = self.series(&item.key, at_ms);
             match held_ms {
                 Some(held_ms) => series.holds.add(&LENGTHS, held_ms.saturating_mul(1000)),
-                None => series.refusals[refusal(ending)] += 1,
+                None => series.refusals[refusal(how)] += 1,
             }
         }
         if held_ms.is_none() {
-            self.deadlocks += u64::from(matches!(ending, Ending::Deadlock(_)));
-        } else if let Some(loss) = index_of(&LOSSES, ending) {
+            self.deadlocks += u64::from(matches!(how, Ending::Deadlock(_)));
+        } else if let Some(loss) = index_of(&LOSSES, how) {
             self.losses[loss] += 1;
         }
     }

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use crate::metrics::counters::{
-    APPENDS, BUCKETS, Counters, EngineFigures, Histogram, KeyFigures, LENGTHS, LOSSES, OTHER,
-    REFUSALS, Series, Snapshot,
+    APPENDS, Counters, EngineFigures, Histogram, KeyFigures, LENGTHS, LOSSES, OTHER, REFUSALS,
+    Series, Snapshot,
 };
 use canal_core::Key;
 
@@ -35,6 +35,12 @@ fn escaped(key: &Key) -> String {
 /// A label and its value.
 type Label<'a> = (&'a str, &'a str);
 
+/// The figure of a key, a time in microseconds; `None` if it has none.
+type OfKey = fn(&KeyFigures) -> Option<u64>;
+
+/// The histogram of a key.
+type Lengths = fn(&Series) -> &Histogram;
+
 struct Text(String);
 
 impl Text {
@@ -59,8 +65,7 @@ impl Text {
 
     /// Writes the state of each key.
     fn about_keys(&mut self, all: &[(String, &Series)]) {
-        // A time is in microseconds. A figure may be missing.
-        let families: [(&str, &str, fn(&KeyFigures) -> Option<u64>); 6] = [
+        let families: [(&str, &str, OfKey); 6] = [
             ("canal_key_held_slots", "Slots of the key that are held.", |key| Some(key.slots)),
             ("canal_key_holds", "Holds on the key, including reads and writes.", |key| {
                 Some(key.holds)
@@ -104,7 +109,7 @@ impl Text {
                 self.sample("canal_refusals_total", &labels, count);
             }
         }
-        let lengths: [(&str, &str, fn(&Series) -> &Histogram); 2] = [
+        let lengths: [(&str, &str, Lengths); 2] = [
             ("canal_wait_seconds", "How long granted requests waited.", |series| &series.waits),
             ("canal_hold_seconds", "How long ended holds lasted.", |series| &series.holds),
         ];
@@ -173,24 +178,18 @@ impl Text {
         };
     }
 
-    fn histogram(
-        &mut self,
-        name: &str,
-        labels: &[Label<'_>],
-        limits: &[u64; BUCKETS],
-        histogram: &Histogram,
-    ) {
+    fn histogram(&mut self, name: &str, labels: &[Label<'_>], limits: &[u64], found: &Histogram) {
         let bucket = format!("{name}_bucket");
         let mut below = 0;
         let limits = limits.iter().map(|limit| seconds(*limit));
-        for (limit, count) in limits.chain(["+Inf".to_owned()]).zip(histogram.counts) {
+        for (limit, count) in limits.chain(["+Inf".to_owned()]).zip(found.counts) {
             below += count;
             let mut labels = labels.to_vec();
             labels.push(("le", limit.as_str()));
             self.sample(&bucket, &labels, below);
         }
         self.sample(&format!("{name}_count"), labels, below);
-        self.sample(&format!("{name}_sum"), labels, histogram.sum_us);
+        self.sample(&format!("{name}_sum"), labels, found.sum_us);
     }
 }
 

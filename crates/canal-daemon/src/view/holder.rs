@@ -127,10 +127,8 @@ impl<'a> Shown<'a> {
 
     /// The hold of the build that has a job token; `None` if the hold is not a job token.
     fn build_of(&self, hold: &HoldState) -> Option<&'a HoldState> {
-        match hold.asked.owner {
-            Owner::Jobserver(build) => self.table.hold_tagged(build),
-            Owner::Process(_) | Owner::Lease(_) => None,
-        }
+        let Owner::Jobserver(build) = hold.asked.owner else { return None };
+        self.table.hold_tagged(build)
     }
 
     fn state(&self, hold: &HoldState) -> Option<&'static str> {
@@ -181,17 +179,7 @@ impl<'a> Shown<'a> {
         let holder = self.holder(hold, held, Looks::Closely);
         Some(HolderInfo { key: (held != key).then(|| held.to_string()), ..holder })
     }
-}
 
-/// The bucket that contains all slots of an item of a hold.
-fn bucket(item: &HeldItem) -> Option<u64> {
-    let view = item.view?;
-    let mut buckets = item.slots.iter().map(|slot| view.bucket(slot));
-    let first = buckets.next()??;
-    buckets.all(|bucket| bucket == Some(first)).then_some(first)
-}
-
-impl<'a> Shown<'a> {
     /// The grant of a hold. If a part of the hold was released before the client received the
     /// grant, `acquired` is the number held now, because the number right after the grant is no
     /// longer known.
@@ -201,42 +189,18 @@ impl<'a> Shown<'a> {
             false => Cow::Owned(self.table.granted(hold).items),
         };
         let keys = hold.items.iter().zip(&*items);
+        let (pid, command) = (pid_of(&hold.asked.owner), hold.asked.command.0.clone());
         Grant {
             keys: keys.map(|(item, granted)| granted_key(&item.key, item.mode, granted)).collect(),
             token: hold.token.0,
-            owner: OwnerInfo {
-                pid: pid_of(&hold.asked.owner),
-                command: hold.asked.command.0.clone(),
-            },
+            owner: OwnerInfo { pid, command },
             session: self.session(hold.frame),
             frame: frame_name("f", hold.frame),
             lease: self.lease(hold),
             ..Grant::default()
         }
     }
-}
 
-/// A key that a request was granted, or would be.
-pub(crate) fn granted_key(key: &Key, mode: Mode, granted: &GrantedItem) -> GrantedKey {
-    let bucket = |slot| granted.view.and_then(|view| view.bucket(slot));
-    let slots = granted.slots.iter().map(|slot| SlotInfo { slot, bucket: bucket(slot) });
-    GrantedKey {
-        key: key.as_str().to_owned(),
-        acquired: granted.acquired,
-        slots: slots.collect(),
-        mode,
-    }
-}
-
-/// The current leader of a key: its only holder.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LeaderFound<'a> {
-    /// `None` if there is no leader, or if this host cannot read the log and knows none.
-    pub hold: Option<&'a HoldState>,
-    pub stale: bool,
-}
-
-impl<'a> Shown<'a> {
     /// The leader of a key. `stale`: whether the table may be out of date.
     ///
     /// # Errors
@@ -270,6 +234,30 @@ impl<'a> Shown<'a> {
         let leader = found.hold.map(|hold| self.holder_briefly(hold, Some(key)));
         Leader { leader, stale: found.stale }
     }
+}
+
+/// The bucket that contains all slots of an item of a hold.
+fn bucket(item: &HeldItem) -> Option<u64> {
+    let view = item.view?;
+    let mut buckets = item.slots.iter().map(|slot| view.bucket(slot));
+    let first = buckets.next()??;
+    buckets.all(|bucket| bucket == Some(first)).then_some(first)
+}
+
+/// A key that a request was granted, or would be.
+pub(crate) fn granted_key(key: &Key, mode: Mode, granted: &GrantedItem) -> GrantedKey {
+    let bucket = |slot| granted.view.and_then(|view| view.bucket(slot));
+    let slots = granted.slots.iter().map(|slot| SlotInfo { slot, bucket: bucket(slot) });
+    let (key, slots) = (key.as_str().to_owned(), slots.collect());
+    GrantedKey { key, acquired: granted.acquired, slots, mode }
+}
+
+/// The current leader of a key: its only holder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaderFound<'a> {
+    /// `None` if there is no leader, or if this host cannot read the log and knows none.
+    pub hold: Option<&'a HoldState>,
+    pub stale: bool,
 }
 
 impl LeaderFound<'_> {

@@ -29,10 +29,7 @@ impl ToldSizes {
         let notes = stated.filter_map(|(key, stated)| {
             let found = table.size_found(key, own)?;
             let (SizeFound::Stored(size) | SizeFound::Followed(size)) = found;
-            if size == stated {
-                return None;
-            }
-            Some(self.remembered(asked.uid, note(key, stated, found)))
+            (size != stated).then(|| self.remembered(asked.uid, note(key, stated, found)))
         });
         notes.collect()
     }

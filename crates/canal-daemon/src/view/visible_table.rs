@@ -33,17 +33,12 @@ pub(crate) struct Shown<'a> {
 
 impl<'a> Shown<'a> {
     /// The table, restricted to the data that a user may see.
-    pub(crate) fn to(
-        viewer: u32,
-        ledger: &'a Ledger,
-        leases: &'a Leases,
-        owners: &'a Owners,
-    ) -> Self {
+    pub(crate) fn to(uid: u32, ledger: &'a Ledger, leases: &'a Leases, owners: &'a Owners) -> Self {
         Self {
             table: &ledger.table,
             leases,
             unverified: &owners.unverified,
-            viewer,
+            viewer: uid,
             here: ledger.host,
             children: None,
             summary: None,
@@ -103,9 +98,8 @@ impl<'a> Shown<'a> {
     pub(crate) fn conflict(&self, asked: &Request, item: usize) -> Option<String> {
         let Item { key, ask } = asked.items.get(item)?;
         let mode = ask.mode();
-        let blocking =
-            self.table.blocking_holds(asked, item, OwnSlots::LeftOut, usize::MAX).into_iter();
-        let holds = blocking.filter_map(|token| self.table.hold(token)).filter(|hold| {
+        let all = self.table.blocking_holds(asked, item, OwnSlots::LeftOut, usize::MAX).into_iter();
+        let holds = all.filter_map(|token| self.table.hold(token)).filter(|hold| {
             let held = held_item(&hold.items, key, mode);
             held.is_some_and(|(_, held)| mode == Mode::Write || held == Mode::Write)
         });
@@ -139,12 +133,8 @@ pub(crate) fn mode_of(asked: &Request, item: usize) -> Option<Mode> {
 }
 
 /// The key and the mode of the item of a hold that blocks a request for a key.
-pub(crate) fn held_item<'a>(
-    items: &'a [HeldItem],
-    key: &Key,
-    mode: Mode,
-) -> Option<(&'a Key, Mode)> {
-    competing(items.iter().map(|item| (&item.key, item.mode)), key, mode)
+pub(crate) fn held_item<'a>(of: &'a [HeldItem], key: &Key, mode: Mode) -> Option<(&'a Key, Mode)> {
+    competing(of.iter().map(|item| (&item.key, item.mode)), key, mode)
 }
 
 /// The first of these items that a request for a key conflicts with. An item of the key itself

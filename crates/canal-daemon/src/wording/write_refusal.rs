@@ -57,9 +57,7 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
             ),
         ),
         Refusal::Paused { .. } => paused(key, format!("`{key}` is paused")),
-        Refusal::TooLarge { capacity, .. } => {
-            too_large(item, *capacity, use_of.and_then(|used| used.stored))
-        }
+        Refusal::TooLarge { capacity, .. } => too_large(item, *capacity, use_of),
         Refusal::RequireTooLarge { .. } => require_too_large(item),
         Refusal::OtherNodes { theirs, .. } => other_nodes(item, theirs, request),
         Refusal::Invalid { .. }
@@ -178,8 +176,8 @@ fn paused(key: &Key, message: String) -> Failure {
 }
 
 /// The failure for a request for more slots than the lock has.
-fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
-    let (key, wanted) = (&item.key, count(item));
+fn too_large(item: &Item, capacity: u64, use_of: Option<&Use>) -> Failure {
+    let (key, wanted, stored) = (&item.key, count(item), use_of.and_then(|used| used.stored));
     let view = stored.or(item.ask.stated());
     let is_reduced = view.unwrap_or(View::ONE).capacity() > capacity;
     let with = format!("return slot or bucket N to service with `canal resize {key} --with N`");
