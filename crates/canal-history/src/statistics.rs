@@ -264,7 +264,7 @@ fn most(mut groups: Vec<HistoryCount>) -> (Vec<HistoryCount>, bool) {
     (groups, has_more)
 }
 
-/// The counts of a group, unless so many groups are already counted.
+/// The counts of a group, unless that many groups are already counted.
 fn group<K: Ord, V: Default>(groups: &mut BTreeMap<K, V>, of: K, most: usize) -> Option<&mut V> {
     let has_room = groups.len() < most || groups.contains_key(&of);
     has_room.then(|| groups.entry(of).or_default())

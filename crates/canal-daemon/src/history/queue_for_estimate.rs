@@ -40,8 +40,8 @@ pub(crate) fn of_key(
 /// alone.
 type Queue = (Vec<Holder>, Vec<((RequestId, bool), Waiter)>);
 
-/// The queue of a key in the order of service; `None` if no estimate is possible: a request reads or
-/// writes the key, or there are too many holders.
+/// The queue of a key in the order of service; `None` if no estimate is possible: a request reads
+/// or writes the key, or there are too many holders.
 fn queue(table: &Table, key: &Key, summary: &Summary, now_ms: u64) -> Option<Queue> {
     if table.settings(key).paused || table.waiting_for(key) == 0 {
         return None;
