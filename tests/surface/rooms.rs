@@ -209,7 +209,8 @@ static SOURCES: LazyLock<BTreeMap<Module, Source>> =
 fn source_of(text: &str) -> Source {
     let mut collector = Collector::default();
     collector.visit_file(&syn::parse_file(text).unwrap());
-    let own = text.split("\nmod tests {\n").next().unwrap_or_default().lines().map(str::trim);
+    let are_tests = |line: &str| line.ends_with("mod tests {") && !line.starts_with(' ');
+    let own = text.lines().take_while(|line| !are_tests(line)).map(str::trim);
     let lines = own.filter(|line| !line.is_empty() && !line.starts_with("//")).count();
     Source { lines, ..collector.source }
 }
