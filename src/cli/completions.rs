@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use itertools::Itertools as _;
 
-use crate::cli::arguments::definition::{CompletionKind, Shell};
-use crate::cli::{Global, Result, Target, stdout};
+use crate::cli::{CompletionKind, Global, Result, Shell, Target, stdout};
 use crate::client::{Client, Start};
 use crate::protocol::StatusQuery;
 use crate::protocol::paths::Place;

@@ -151,9 +151,7 @@ impl From<ClientError> for Failed {
             ClientError::Start(message) => return started_badly(message),
             ClientError::Failure(failure) => failure.hint.as_deref().map(str::to_owned),
             ClientError::Abandoned => Some("keep waiting with `--unattended`".to_owned()),
-            ClientError::NoDaemon(place) if place.rule == Rule::Shared => {
-                Some(not_on_demand(place))
-            }
+            ClientError::NoDaemon(it) if it.rule == Rule::Shared => Some(not_on_demand(it)),
             ClientError::NoDaemon(_) => {
                 let start = "leave out --no-start to start a daemon, or run one in the foreground \
                              with `canal daemon`";
@@ -238,17 +236,16 @@ pub(crate) fn started_by_root() -> String {
 pub(crate) fn not_on_demand(place: &Place) -> String {
     if is_from_outside(place) {
         let dir = place.dir.display();
-        return format!(
-            "start the daemon on the system that owns {dir}, such as the container's host"
-        );
+        let host = "such as the container's host";
+        return format!("start the daemon on the system that owns {dir}, {host}");
     }
     let start = started_by_root();
-    match ServiceManager::of_machine() {
-        ServiceManager::Systemd => {
-            format!("run {start} to start this machine's daemon, which does not start on demand")
-        }
-        _ => format!("start it as root, with any canal command or with {start}"),
+    if ServiceManager::of_machine() == ServiceManager::Systemd {
+        return format!(
+            "run {start} to start this machine's daemon, which does not start on demand"
+        );
     }
+    format!("start it as root, with any canal command or with {start}")
 }
 
 #[cfg(test)]

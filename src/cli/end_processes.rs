@@ -32,10 +32,7 @@ pub(crate) fn refusal(target: &KillTarget) -> Result {
 }
 
 /// The processes that can be ended, with those that they started. Each process is signalled once.
-pub(crate) fn endings_of<'a>(
-    client: &mut Client,
-    found: &'a KillTargets,
-) -> Result<Vec<Ending<'a>>> {
+pub(crate) fn endings<'a>(client: &mut Client, found: &'a KillTargets) -> Result<Vec<Ending<'a>>> {
     let targets = found.targets.iter().filter(|target| target.refused.is_none()).enumerate();
     // A process of another pid namespace has no pid here.
     let identity = |(at, KillTarget { party, host, .. }): &(usize, &'a KillTarget)| {
@@ -207,7 +204,7 @@ fn kill(target: &KillTarget, signal: Signal) -> Kill {
     Kill { token: target.token, request: target.request, signal: signal as i32 }
 }
 
-/// How long superseded commands have after SIGTERM, and again after SIGKILL.
+/// How long canal waits for processes to end after a signal, and again after SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Ends the commands that the request with this tag supersedes, once it has its place in the queue
@@ -219,27 +216,26 @@ pub(crate) fn end_superseded(target: &Target, tag: Tag) -> Result {
     let asked = WouldKill { superseded_by: Some(tag), ..WouldKill::default() };
     let found = client.would_kill(&asked)?;
     found.targets.iter().try_for_each(refusal)?;
-    let mut endings = endings_of(&mut client, &found)?;
+    let mut endings = endings(&mut client, &found)?;
     for ending in &mut endings {
         let refused = ending.signal(&mut client, Signal::SIGTERM)?;
         stderr::note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
         refused.iter().for_each(|line| stderr::message(line));
     }
-    match wait_for(&mut endings, Signal::SIGTERM, Some(Some(GRACE)), GRACE).as_slice() {
+    match wait_for(&mut endings, Signal::SIGTERM, Some(Some(GRACE))).as_slice() {
         [] => Ok(()),
         [left, ..] => Err(Failed::new(format!("{} cannot be ended", left.shown()))),
     }
 }
 
 /// Waits for the end of the signalled processes, and kills them after `kill_after`. Gives up those
-/// that still run `most` after the last signal, and reports them.
+/// that still run [`GRACE`] after the last signal, and reports them.
 pub(crate) fn wait_for(
     endings: &mut [Ending<'_>],
     signal: Signal,
     kill_after: Option<Length>,
-    most: Duration,
 ) -> Vec<Left> {
-    let time = kill_after.unwrap_or(Some(most));
+    let time = kill_after.unwrap_or(Some(GRACE));
     if wait(endings, time) {
         return Vec::new();
     }
@@ -254,10 +250,10 @@ pub(crate) fn wait_for(
             refused.iter().for_each(|line| stderr::message(line));
             is_any_killed |= !killed.is_empty();
         }
-        if is_any_killed && wait(endings, Some(most)) {
+        if is_any_killed && wait(endings, Some(GRACE)) {
             return Vec::new();
         }
-        since = format!("{} after KILL", stated(most));
+        since = format!("{} after KILL", stated(GRACE));
     }
     let mut all_left = Vec::new();
     let mut is_deaf = false;

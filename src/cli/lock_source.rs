@@ -11,10 +11,10 @@ use crate::cli::arguments::request::{
     ProgressArg, RequestArgs, WaitArgs, inherited, not_believed, not_new,
 };
 use crate::cli::end_processes::end_superseded;
-use crate::cli::node_list::{around, listed, named, near};
+use crate::cli::node_list::{around, listed, near, of_lease};
 use crate::cli::progress::Waiting;
 use crate::cli::wording::holders_and_waiters;
-use crate::cli::{Failed, Global, Result, Target, Verbosity, cut, stderr, wrong};
+use crate::cli::{Failed, Global, Result, Target, Verbosity, stderr, wrong};
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
 use crate::client::wait_within_run::WaitWithin;
 use crate::client::{self, ClientError};
@@ -67,9 +67,8 @@ impl Source {
         let require = args.require();
         if nodes.len() == 2 && require == Require::Majority {
             let what = if purpose == Purpose::Lease { "the lease" } else { "the command" };
-            stderr::note(&format!(
-                "a majority of 2 nodes is both of them: the loss of either ends {what}"
-            ));
+            let both = "a majority of 2 nodes is both of them";
+            stderr::note(&format!("{both}: the loss of either ends {what}"));
             stderr::advice("name a third node, or give --require all");
         }
         Ok(Self { target, nodes: Some(Nodes { nodes, require, ttl_ms, purpose }) })
@@ -81,25 +80,74 @@ impl Source {
         &self,
         asking: &Asking<'_>,
         end: Option<ChildEnd>,
-        witness: Option<Witness<'_>>,
+        mut witness: Option<Witness<'_>>,
     ) -> Result<Taken> {
-        match &self.nodes {
-            None => at_daemon(&self.target, asking, witness),
-            Some(nodes) => nodes.take(&self.target, asking, end),
+        if let Some(nodes) = &self.nodes {
+            return nodes.take(&self.target, asking, end);
         }
+        let Asking { request, owner, wait } = *asking;
+        // A background job has no terminal, and nobody waits for it.
+        let (choice, unattended) = match witness {
+            Some(_) => (ProgressArg::None, true),
+            None => (wait.progress.unwrap_or_default(), wait.unattended),
+        };
+        let mut client = self.target.connect_for(request.wait_ms)?;
+        client.readers = (!unattended).then(OutputReaders::default);
+        // Most requests do not wait, so the display is allocated only when needed.
+        let mut waiting: Option<Box<Waiting>> = None;
+        let mut within = WaitWithin::new(&client, request);
+        let mut supersedes = request.supersede == Some(Superseded::Running);
+        let mut end_them = || match take(&mut supersedes) {
+            true => end_superseded(&self.target, request.tag),
+            false => Ok(()),
+        };
+        let result = client.acquire(request, owner, &mut |progress| {
+            if let Some(Progress { session, position, .. }) = progress {
+                // Without a session, the request is not in the table yet.
+                let told = match (&mut witness, session) {
+                    (Some(witness), Some(session)) => witness(session, *position),
+                    _ => Ok(()),
+                };
+                // Before it has a position, the request may not be in the log.
+                let told = told.and_then(|()| if *position > 0 { end_them() } else { Ok(()) });
+                told.map_err(|Failed { message, hint, .. }| {
+                    let hint = hint.map(String::into_boxed_str);
+                    Box::new(Failure { hint, ..Failure::new(ErrorName::Fault, message) })
+                })?;
+            }
+            let begin = || Box::new(Waiting::new(stderr::verbosity(), choice, &request.items));
+            let waiting = waiting.get_or_insert_with(begin);
+            let again = within.turn(waiting.update(progress));
+            if let Some(nodes) = within.unread() {
+                waiting.note(&unread(&nodes));
+            }
+            again
+        });
+        if let Some(mut waiting) = waiting {
+            waiting.end();
+        }
+        let acquired = result.inspect_err(|error| {
+            if let ClientError::Failure(failure) = error {
+                size_notes(failure.notes());
+            }
+        })?;
+        size_notes(&acquired.grant.notes);
+        if stderr::shows(Verbosity::Verbose) {
+            let Grant { keys, token, .. } = &acquired.grant;
+            stderr::detail(&format!("acquired {}, token {token}", keys_granted(keys)));
+        }
+        not_believed(request, &acquired.grant).iter().for_each(|it| stderr::detail(it));
+        not_new(request, &acquired.grant, inherited()).iter().for_each(|it| stderr::note(it));
+        end_them()?;
+        if let Some(witness) = witness {
+            witness(&acquired.grant.session, 0)?;
+        }
+        Ok(Taken::FromDaemon { client, acquired })
     }
 }
 
-/// The most columns of a command line that canal sends to the daemon.
-const COMMAND_COLUMNS_MAX: usize = 1000;
-
 /// The request that the options of `canal VERB` describe, under a new tag.
-pub(crate) fn request(
-    verb: &str,
-    asked: &RequestArgs,
-    nodes: &NodesArgs,
-    command: &str,
-) -> Result<Acquire> {
+pub(crate) fn request(verb: &str, asked: &RequestArgs, nodes: &NodesArgs) -> Result<Acquire> {
     let RequestArgs { lock, session, wait, note } = asked;
     let mut request = Acquire {
         tag: client::tag()?,
@@ -108,17 +156,10 @@ pub(crate) fn request(
         priority: wait.priority.unwrap_or(0),
         max_waiting: wait.max_waiting,
         group: wait.group.clone(),
-        command: cut(command, COMMAND_COLUMNS_MAX),
         note: note.of_request()?,
-        supersede: superseded(wait, verb, nodes)?,
+        supersede: wait.supersede,
         ..Acquire::default()
     };
-    session.join(&mut request);
-    Ok(request)
-}
-
-/// The older requests that a request of `canal VERB` supersedes.
-fn superseded(wait: &WaitArgs, verb: &str, nodes: &NodesArgs) -> Result<Option<Superseded>> {
     if nodes.is_given() && (wait.supersede.is_some() || wait.group.is_some()) {
         let why = "--supersede and --group cannot be used with --on: independent nodes have no \
                    common queue";
@@ -129,7 +170,8 @@ fn superseded(wait: &WaitArgs, verb: &str, nodes: &NodesArgs) -> Result<Option<S
             "--supersede running waits until the command has ended, so it cannot be used with -n";
         return Err(wrong(verb, why));
     }
-    Ok(wait.supersede)
+    session.join(&mut request);
+    Ok(request)
 }
 
 /// A request, and how to show its wait.
@@ -143,72 +185,6 @@ pub(crate) struct Asking<'a> {
 /// Learns the session of a request at a daemon, and its position in the queue, which is 0 once it
 /// is granted. An error withdraws the request, or makes the caller end, which releases the grant.
 pub(crate) type Witness<'a> = &'a mut dyn FnMut(&str, u64) -> Result;
-
-/// Sends the request and shows its progress until the daemon grants or refuses it.
-fn at_daemon(
-    target: &Target,
-    asking: &Asking<'_>,
-    mut witness: Option<Witness<'_>>,
-) -> Result<Taken> {
-    let Asking { request, owner, wait } = *asking;
-    // A background job has no terminal, and nobody waits for it.
-    let (choice, unattended) = match witness {
-        Some(_) => (ProgressArg::None, true),
-        None => (wait.progress.unwrap_or_default(), wait.unattended),
-    };
-    let mut client = target.connect_for(request.wait_ms)?;
-    client.readers = (!unattended).then(OutputReaders::default);
-    // Most requests do not wait, so the display is allocated only when needed.
-    let mut waiting: Option<Box<Waiting>> = None;
-    let mut within = WaitWithin::new(&client, request);
-    let mut supersedes = request.supersede == Some(Superseded::Running);
-    let mut end_them = || match take(&mut supersedes) {
-        true => end_superseded(target, request.tag),
-        false => Ok(()),
-    };
-    let result = client.acquire(request, owner, &mut |progress| {
-        if let Some(Progress { session, position, .. }) = progress {
-            // Without a session, the request is not in the table yet.
-            let told = match (&mut witness, session) {
-                (Some(witness), Some(session)) => witness(session, *position),
-                _ => Ok(()),
-            };
-            // Before it has a position, the request may not be in the log.
-            let told = told.and_then(|()| if *position > 0 { end_them() } else { Ok(()) });
-            told.map_err(|Failed { message, hint, .. }| {
-                let hint = hint.map(String::into_boxed_str);
-                Box::new(Failure { hint, ..Failure::new(ErrorName::Fault, message) })
-            })?;
-        }
-        let begin = || Box::new(Waiting::new(stderr::verbosity(), choice, &request.items));
-        let waiting = waiting.get_or_insert_with(begin);
-        let again = within.turn(waiting.update(progress));
-        if let Some(nodes) = within.unread() {
-            waiting.note(&unread(&nodes));
-        }
-        again
-    });
-    if let Some(mut waiting) = waiting {
-        waiting.end();
-    }
-    let acquired = result.inspect_err(|error| {
-        if let ClientError::Failure(failure) = error {
-            size_notes(failure.notes());
-        }
-    })?;
-    size_notes(&acquired.grant.notes);
-    if stderr::shows(Verbosity::Verbose) {
-        let Grant { keys, token, .. } = &acquired.grant;
-        stderr::detail(&format!("acquired {}, token {token}", keys_granted(keys)));
-    }
-    not_believed(request, &acquired.grant).iter().for_each(|it| stderr::detail(it));
-    not_new(request, &acquired.grant, inherited()).iter().for_each(|it| stderr::note(it));
-    end_them()?;
-    if let Some(witness) = witness {
-        witness(&acquired.grant.session, 0)?;
-    }
-    Ok(Taken::FromDaemon { client, acquired })
-}
 
 /// Prints where the size in the request differs from the size that others use. Each difference
 /// appears only once for each daemon and user, because cron mails every line.
@@ -302,7 +278,7 @@ pub(crate) fn on_lease(
     target: &Target,
     host: &mut dyn Host,
 ) -> Result<Option<Ending>> {
-    let nodes = named(handle.parts.iter().map(|part| &part.address), target)?;
+    let nodes = of_lease(handle, target)?;
     let around = around(target, Vec::new());
     let request = NodesRequest::of_lease(handle, nodes, note, new_ttl_ms, around);
     crate::run::nodes::on_lease(task, handle, &request, host).map_err(not_called)

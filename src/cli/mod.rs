@@ -25,7 +25,11 @@ pub use man::pages as man_pages;
 // The names that most commands use.
 pub(crate) use canal_text::plural;
 
-pub(crate) use arguments::definition::Global;
+pub(crate) use arguments::definition::{
+    AcquireArgs, BridgeArgs, CompletionKind, DaemonArgs, DoctorArgs, Global, HistoryArgs, HowArgs,
+    JobWaitArgs, JobserverArg, KillArgs, LeaderArgs, LogArgs, PriorityArgs, ReleaseArgs, RenewArgs,
+    ResizeArgs, RunArgs, SetupArgs, Shell, StatsArgs, StatusArgs, TestArgs, TopArgs, TraceArgs,
+};
 pub(crate) use arguments::parse_value::{Length, millis, short, stated, stated_ms};
 pub(crate) use connect::Target;
 pub(crate) use output::sanitize::{command_line, cut, sanitize};
@@ -52,15 +56,11 @@ use wording::usage_error;
 /// `canal run` does not return if it becomes its command.
 pub fn main(words: &[OsString]) -> u8 {
     signals::obey_as_process_1();
-    let Some((global, args)) = fast_path::read(words.iter().map(OsString::as_os_str)) else {
-        return by_clap(words);
-    };
-    global.verbosity().apply();
-    run::run(&args, &global).unwrap_or_else(|failed| stderr::failure(&failed))
-}
-
-/// Parses with clap what the fast path does not handle.
-fn by_clap(words: &[OsString]) -> u8 {
+    let failed = |failed| stderr::failure(&failed);
+    if let Some((global, args)) = fast_path::read(words.iter().map(OsString::as_os_str)) {
+        global.verbosity().apply();
+        return run::run(&args, &global).unwrap_or_else(failed);
+    }
     let mut cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => return usage_error::report(&error, words),
@@ -72,7 +72,7 @@ fn by_clap(words: &[OsString]) -> u8 {
         args.asked.session.new_session |= args.how.detach;
     }
     cli.global.verbosity().apply();
-    dispatch(&cli).unwrap_or_else(|failed| stderr::failure(&failed))
+    dispatch(&cli).unwrap_or_else(failed)
 }
 
 /// The definition of the command line, which is the source of the help, the man pages and the tests

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use crate::cli::{Failed, Result, Target};
 use crate::client::command_environment;
 use crate::client::nodes::known_nodes::KnownNodes;
+use crate::client::nodes::lease::{LeaseHandle, LeasePart};
 use crate::daemon;
 use crate::protocol::Node;
 use crate::protocol::node_address::NodeAddress;
@@ -22,20 +23,17 @@ pub(crate) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>> {
     resolve(words, || configured(&target.place))
 }
 
-/// The nodes at these addresses, with their names from the configuration.
+/// The nodes of a lease, with their names from the configuration.
 ///
 /// # Errors
 /// The configuration cannot be read.
-pub(crate) fn named<'a>(
-    addresses: impl Iterator<Item = &'a NodeAddress>,
-    target: &Target,
-) -> Result<Vec<Node>> {
+pub(crate) fn of_lease(handle: &LeaseHandle, target: &Target) -> Result<Vec<Node>> {
     let known = configured(&target.place)?;
-    let node = |address: &NodeAddress| {
+    let node = |LeasePart { address, .. }: &LeasePart| {
         let named = known.nodes.values().find(|node| node.address == *address);
         named.cloned().unwrap_or_else(|| Node::at(address.clone()))
     };
-    Ok(addresses.map(node).collect())
+    Ok(handle.parts.iter().map(node).collect())
 }
 
 /// The nodes across which a deadlock of a nested request may extend: those of the enclosing runs,
@@ -102,10 +100,7 @@ pub(super) struct NamedNodes {
 ///
 /// # Errors
 /// A name is unknown, a node appears twice, the list is empty, or the names could not be read.
-pub(super) fn resolve(
-    words: &[String],
-    known: impl FnOnce() -> Result<NamedNodes>,
-) -> Result<Vec<Node>> {
+fn resolve(words: &[String], known: impl FnOnce() -> Result<NamedNodes>) -> Result<Vec<Node>> {
     let parts = words.iter().flat_map(|word| word.split(',').map(move |part| (word, part.trim())));
     let parts: Vec<(&String, &str)> = parts.collect();
     let needs_names = |text: &str| !text.is_empty() && !NodeAddress::is_meant(text);

@@ -94,10 +94,7 @@ pub(crate) fn sized_key(text: &str) -> Result<WireItem, String> {
 
 /// Reads what follows the key in `--key`: `=VIEW`, `:COUNT`, both or nothing.
 fn size_of(rest: &str) -> Result<WireItem, String> {
-    let (view, count) = match rest.split_once(':') {
-        Some((view, count)) => (view, Some(count)),
-        None => (rest, None),
-    };
+    let (view, count) = rest.split_once(':').map_or((rest, None), |(it, count)| (it, Some(count)));
     let view = view.strip_prefix('=').map(view_of).transpose()?;
     let (per, buckets, slots) = view.unwrap_or_default();
     let count = count.map(|text| {
@@ -115,14 +112,12 @@ pub(crate) type Size = (Option<u64>, Option<u64>, Option<u64>);
 pub(crate) fn view_of(text: &str) -> Result<Size, String> {
     let wrong =
         |why: String| format!("`={text}`: {why}; a size is `=4` (slots) or `=3x2` (per x buckets)");
-    match text.split_once('x') {
-        Some((per, buckets)) => Ok((
-            Some(positive(per).map_err(|why| wrong(format!("per: {why}")))?),
-            Some(number(buckets).map_err(|why| wrong(format!("buckets: {why}")))?),
-            None,
-        )),
-        None => Ok((None, None, Some(positive(text).map_err(wrong)?))),
-    }
+    let Some((per, buckets)) = text.split_once('x') else {
+        return Ok((None, None, Some(positive(text).map_err(wrong)?)));
+    };
+    let per = positive(per).map_err(|why| wrong(format!("per: {why}")))?;
+    let buckets = number(buckets).map_err(|why| wrong(format!("buckets: {why}")))?;
+    Ok((Some(per), Some(buckets), None))
 }
 
 impl LockArgs {
@@ -204,7 +199,7 @@ impl LockArgs {
 
     /// The only key, with the size and count from the options.
     fn describe(&self, one: &WireItem) -> Result<WireItem> {
-        let (per, buckets, slots) = stated_size(self.per, self.buckets, self.slots)?;
+        let (per, buckets, slots) = stated_size((self.per, self.buckets, self.slots))?;
         if per.or(slots).is_some() && one.per.or(one.slots).is_some() {
             return Err(Failed::new(format!(
                 "`{}` already has a size: leave out either it or --per, --buckets and --slots",
@@ -220,11 +215,7 @@ impl LockArgs {
 }
 
 /// The size that the options give: `--per` with or without `--buckets`, or `--slots`, or none.
-pub(crate) fn stated_size(
-    per: Option<u64>,
-    buckets: Option<u64>,
-    slots: Option<u64>,
-) -> Result<Size> {
+pub(crate) fn stated_size((per, buckets, slots): Size) -> Result<Size> {
     match (per, buckets, slots) {
         (None, None, slots) => Ok((None, None, slots)),
         (Some(_), buckets, None) => Ok((per, buckets.or(Some(1)), None)),
@@ -250,56 +241,47 @@ fn twice(items: &[WireItem]) -> Option<Failed> {
         let before = first.insert(&item.key, option(item))?;
         Some((&item.key, before, option(item)))
     })?;
-    let hint = match (one, other) {
-        ("--key", "--key") if !key.contains(['/', '=', ':']) => {
-            Some(format!("to take two slots, write --key {key}:2"))
-        }
-        _ if one == other => None,
-        (_, "--write") => {
-            Some(format!("leave out {one}: --write already holds the key exclusively"))
-        }
-        _ => Some(format!("leave out {other}: --key already keeps writers away, as --read does")),
+    if one == other {
+        let is_plain = one == "--key" && !key.contains(['/', '=', ':']);
+        let hint = is_plain.then(|| format!("to take two slots, write --key {key}:2"));
+        return Some(Failed::new(format!("{one} {key} is given twice")).hint_if(hint));
+    }
+    let hint = match other {
+        "--write" => format!("leave out {one}: --write already holds the key exclusively"),
+        _ => format!("leave out {other}: --key already keeps writers away, as --read does"),
     };
-    let message = match one == other {
-        true => format!("{one} {key} is given twice"),
-        false => format!("`{key}` is given with {one} and with {other}"),
-    };
-    Some(Failed::new(message).hint_if(hint))
+    Some(Failed::new(format!("`{key}` is given with {one} and with {other}")).hint(hint))
 }
 
 /// A number of slots, at least 1. It may depend on this machine: `cpus`, `cpus/4`, or `memory:8G`
 /// for slots of 8 GiB.
 pub(crate) fn slots(text: &str) -> Result<u64, String> {
-    of_machine(text).unwrap_or_else(|| positive(text))
+    slots_by(text, positive)
 }
 
 /// Like [`slots`], but also accepts 0.
 pub(crate) fn slots_or_none(text: &str) -> Result<u64, String> {
-    of_machine(text).unwrap_or_else(|| number(text))
+    slots_by(text, number)
 }
 
-fn of_machine(text: &str) -> Option<Result<u64, String>> {
-    let per_processors = match text.strip_prefix("cpus") {
-        Some("") => Some(Ok(1)),
-        Some(divisor) => divisor.strip_prefix('/').map(positive),
-        None => None,
+/// Reads a number of slots. `plain` reads one that does not depend on this machine.
+fn slots_by(text: &str, plain: fn(&str) -> Result<u64, String>) -> Result<u64, String> {
+    let (whole, slot) = if let Some(divisor) = text.strip_prefix("cpus/") {
+        (kernel::processors(), positive(divisor)?)
+    } else if let Some(size) = text.strip_prefix("memory:") {
+        // `512M` or `8G`, in powers of 1024.
+        let power = size.chars().last().and_then(|unit| "KMGT".find(unit));
+        let power =
+            power.ok_or("the memory of a slot is a number with K, M, G or T, such as 8G")?;
+        let count = positive(&size[..size.len() - 1])?;
+        let slot = count.checked_mul(1024 << (10 * power)).ok_or("too large")?;
+        (kernel::memory_bytes().ok_or("the memory size is unknown")?, slot)
+    } else if text == "cpus" {
+        (kernel::processors(), 1)
+    } else {
+        return plain(text);
     };
-    if let Some(share) = per_processors {
-        return Some(share.map(|share| (kernel::processors() / share).max(1)));
-    }
-    let slot = text.strip_prefix("memory:").map(bytes)?;
-    Some(slot.and_then(|slot| {
-        let memory = kernel::memory_bytes().ok_or("the memory size is unknown")?;
-        Ok((memory / slot).max(1))
-    }))
-}
-
-/// Reads `512M` or `8G`, in powers of 1024.
-fn bytes(text: &str) -> Result<u64, String> {
-    let power = text.chars().last().and_then(|unit| "KMGT".find(unit));
-    let power = power.ok_or("the memory of a slot is a number with K, M, G or T, such as 8G")?;
-    let count = positive(&text[..text.len() - 1])?;
-    count.checked_mul(1024 << (10 * power)).ok_or_else(|| "too large".to_owned())
+    Ok((whole / slot).max(1))
 }
 
 #[cfg(test)]

@@ -78,13 +78,10 @@ impl NodesArgs {
     /// The request that nodes cannot grant, and what to do instead.
     pub(crate) fn check(&self, items: &[WireItem]) -> Result {
         let is_part = matches!(self.require(), Require::Majority | Require::MajorityAlive);
-        match items.iter().find(|item| item.mode == Some(Mode::Write)).filter(|_| is_part) {
-            None => Ok(()),
-            Some(WireItem { key, .. }) => {
-                let why = format!("--write {key} would not block commands on the other nodes");
-                Err(Failed::new(why).hint("block all nodes with --require all"))
-            }
-        }
+        let written = items.iter().find(|item| item.mode == Some(Mode::Write)).filter(|_| is_part);
+        let Some(WireItem { key, .. }) = written else { return Ok(()) };
+        let why = format!("--write {key} would not block commands on the other nodes");
+        Err(Failed::new(why).hint("block all nodes with --require all"))
     }
 }
 
@@ -95,14 +92,14 @@ impl NodesArgs {
 pub(crate) fn ttl_ms(ttl: Option<Duration>) -> Result<u64> {
     let ttl = ttl.unwrap_or(TTL_DEFAULT);
     let ttl_ms = millis(ttl);
-    if ttl_ms < LEASE_OVER_NODES_MS_MIN {
-        let (ttl, least) = (stated(ttl), stated_ms(LEASE_OVER_NODES_MS_MIN));
-        let short =
-            format!("a TTL of {ttl} is too short for a node lease: it must be at least {least}");
-        let hint = "give a longer one; a shorter one leaves no time to reconnect to a node";
-        return Err(Failed::new(short).hint(hint));
+    if ttl_ms >= LEASE_OVER_NODES_MS_MIN {
+        return Ok(ttl_ms);
     }
-    Ok(ttl_ms)
+    let (ttl, least) = (stated(ttl), stated_ms(LEASE_OVER_NODES_MS_MIN));
+    let short =
+        format!("a TTL of {ttl} is too short for a node lease: it must be at least {least}");
+    let hint = "give a longer one; a shorter one leaves no time to reconnect to a node";
+    Err(Failed::new(short).hint(hint))
 }
 
 #[cfg(test)]

@@ -59,11 +59,6 @@ fn of_ci(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
         let (server, repository) = (text("GITHUB_SERVER_URL")?, text("GITHUB_REPOSITORY")?);
         Some(format!("{server}/{repository}/actions/runs/{}", text(run)?))
     };
-    let of_azure = || {
-        let (server, project) = (text("SYSTEM_COLLECTIONURI")?, text("SYSTEM_TEAMPROJECT")?);
-        let (server, project) = (server.trim_end_matches('/'), project.replace(' ', "%20"));
-        Some(format!("{server}/{project}/_build/results?buildId={}", text("BUILD_BUILDID")?))
-    };
     // Gitea and Forgejo also set the variables of GitHub, but address runs by number.
     let url = if text("GITEA_ACTIONS").or_else(|| text("FORGEJO_ACTIONS")).is_some() {
         of_actions("GITHUB_RUN_NUMBER")
@@ -73,7 +68,9 @@ fn of_ci(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
         let job = text("BUILDKITE_JOB_ID").map_or_else(String::new, |job| format!("#{job}"));
         text("BUILDKITE_BUILD_URL").map(|url| url + &job)
     } else if text("TF_BUILD").is_some() {
-        of_azure()
+        let (server, project) = (text("SYSTEM_COLLECTIONURI")?, text("SYSTEM_TEAMPROJECT")?);
+        let (server, project) = (server.trim_end_matches('/'), project.replace(' ', "%20"));
+        Some(format!("{server}/{project}/_build/results?buildId={}", text("BUILD_BUILDID")?))
     } else if text("CI").as_deref() == Some("woodpecker") {
         text("CI_PIPELINE_URL")
     } else {
@@ -84,14 +81,12 @@ fn of_ci(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
 
 fn checked(note: &OsStr, source: &str) -> Result<String> {
     let note = note.to_string_lossy();
-    match note.len() {
-        0..=NOTE_BYTES_MAX => Ok(note.into_owned()),
-        bytes => {
-            let long =
-                format!("{source} has {bytes} bytes; a note can have at most {NOTE_BYTES_MAX}");
-            Err(Failed::new(long).hint("put the details elsewhere, and a link to them in the note"))
-        }
+    let bytes = note.len();
+    if bytes <= NOTE_BYTES_MAX {
+        return Ok(note.into_owned());
     }
+    let long = format!("{source} has {bytes} bytes; a note can have at most {NOTE_BYTES_MAX}");
+    Err(Failed::new(long).hint("put the details elsewhere, and a link to them in the note"))
 }
 
 #[cfg(test)]

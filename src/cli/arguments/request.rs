@@ -77,12 +77,8 @@ pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
 
 /// The message if `--new-session` has no effect because the process already belongs to the session
 /// of its earlier locks. This happens if canal becomes its command, and the command is canal again.
-pub(crate) fn not_new(
-    request: &Acquire,
-    grant: &Grant,
-    inherited: Option<String>,
-) -> Option<String> {
-    let session = inherited.filter(|it| request.session.is_none() && *it == grant.session)?;
+pub(crate) fn not_new(request: &Acquire, grant: &Grant, outer: Option<String>) -> Option<String> {
+    let session = outer.filter(|it| request.session.is_none() && *it == grant.session)?;
     let pid = grant.owner.pid;
     Some(format!(
         "--new-session has no effect: process {pid} itself took the locks of session {session}"
@@ -161,10 +157,7 @@ pub(crate) enum ProgressArg {
 impl WaitArgs {
     /// The wait in the form of the protocol: 0 means not to wait, `None` means without end.
     pub(crate) fn wait_ms(&self) -> Option<u64> {
-        match self.no_wait {
-            true => Some(0),
-            false => self.wait.flatten().map(parse_value::millis),
-        }
+        if self.no_wait { Some(0) } else { self.wait.flatten().map(parse_value::millis) }
     }
 }
 

@@ -8,12 +8,11 @@ use std::os::unix::process::parent_id;
 use itertools::Itertools as _;
 use serde::Serialize;
 
-use crate::cli::arguments::definition::AcquireArgs;
 use crate::cli::arguments::request::RequestArgs;
 use crate::cli::lock_source::{self, Asking, Source, end_coordinator};
 use crate::cli::owner::Owner;
 use crate::cli::wording::print_refusal::{self, Refused};
-use crate::cli::{Failed, Global, Result, millis, stated, stderr, stdout, wrong};
+use crate::cli::{AcquireArgs, Failed, Global, Result, millis, stated, stderr, stdout, wrong};
 use crate::client::{self, ClientError};
 use crate::nodes::Require;
 use crate::protocol::{Confirm, ErrorName, Grant, GrantedKey, LeaseAsked, OWNER_GONE, SizeNote};
@@ -55,7 +54,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
     // This precedes the search for the owner, so that errors in the options come first.
     let lock = args.asked.lock.with_operand(args.key.as_ref())?;
     let asked = RequestArgs { lock, ..args.asked.clone() };
-    let mut request = lock_source::request("acquire", &asked, &args.nodes, "")?;
+    let mut request = lock_source::request("acquire", &asked, &args.nodes)?;
     request.on_lost = args.on_lost.unwrap_or_default();
     if args.nodes.is_given() && args.ttl.is_none() {
         let why = "--on needs --ttl, because other machines cannot see when a process on this \
@@ -91,14 +90,12 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
     match source.take(&asking, None, None) {
         Ok(Taken::FromDaemon { mut client, mut acquired }) => {
             acquired.grant.handle = request.lease.map(|lease| lease.handle);
-            match acquired.grant.handle {
-                _ if args.json => stdout::print_or_fail(&stdout::json(&acquired.grant)?)?,
-                Some(handle) => {
-                    let Grant { token, keys, .. } = &acquired.grant;
-                    let text = variables(&handle.reveal(), Some(*token), &[], keys);
-                    stdout::print_or_fail(&text)?;
-                }
-                None => {}
+            let Grant { token, keys, handle, .. } = &acquired.grant;
+            if args.json {
+                stdout::print_or_fail(&stdout::json(&acquired.grant)?)?;
+            } else if let Some(handle) = handle {
+                let text = variables(&handle.reveal(), Some(*token), &[], keys);
+                stdout::print_or_fail(&text)?;
             }
             let confirmed = client.confirm(&Confirm { tag: request.tag });
             let has_ended = || owner_fd.is_some_and(Pidfd::has_ended);
@@ -145,24 +142,17 @@ fn tell_lease(taken: &TakenFromNodes, json: bool) -> Result {
         // Slots of several nodes do not form one list.
         keys.iter_mut().for_each(|key| key.slots.clear());
     }
-    let text = match json {
-        true => {
-            let nodes = start.parts.iter().filter_map(|part| {
-                let node = request.nodes.iter().find(|node| node.address == part.address)?;
-                Some(AskedNode { name: &node.name, held: part.held })
-            });
-            stdout::json(&LeaseOverNodes {
-                keys,
-                token: start.token,
-                handle: &handle,
-                ttl_ms: request.ttl_ms,
-                need: start.need,
-                nodes: nodes.collect(),
-                notes: request.asked.items.iter().filter_map(SizeNote::of_text).collect(),
-            })?
-        }
-        false => variables(&handle, start.token, &names, &keys),
-    };
+    let (token, need, ttl_ms) = (start.token, start.need, request.ttl_ms);
+    let mut text = variables(&handle, token, &names, &keys);
+    if json {
+        let nodes = start.parts.iter().filter_map(|part| {
+            let node = request.nodes.iter().find(|node| node.address == part.address)?;
+            Some(AskedNode { name: &node.name, held: part.held })
+        });
+        let (handle, nodes) = (&*handle, nodes.collect());
+        let notes = request.asked.items.iter().filter_map(SizeNote::of_text).collect();
+        text = stdout::json(&LeaseOverNodes { keys, token, handle, ttl_ms, need, nodes, notes })?;
+    }
     check_kept(Some(&end.page), "the lease was lost before its handle could be printed")?;
     stdout::print_or_fail(&text)
 }
@@ -182,12 +172,12 @@ fn check_kept(page: Option<&Reader>, message: &str) -> Result {
 /// The error for a grant that was not confirmed. If its owner has ended in the meantime, this is
 /// the same error as for an owner that ended earlier.
 fn unconfirmed(error: ClientError, has_ended: impl FnOnce() -> bool) -> Failed {
-    let taken_back =
-        matches!(&error, ClientError::Failure(failure) if failure.name == ErrorName::UnknownTag);
-    if taken_back && has_ended() {
-        return Failed::new(OWNER_GONE);
+    match error {
+        ClientError::Failure(it) if it.name == ErrorName::UnknownTag && has_ended() => {
+            Failed::new(OWNER_GONE)
+        }
+        error => error.into(),
     }
-    error.into()
 }
 
 /// The variables that later steps need, as lines for a shell and for the environment files of CI

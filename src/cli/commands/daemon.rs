@@ -6,14 +6,15 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cli::arguments::definition::{BridgeArgs, DaemonArgs};
 use crate::cli::commands::config::changed_setting;
 use crate::cli::connect::execute;
 use crate::cli::node_list::{around, near};
 use crate::cli::{
-    Failed, Global, Length, Result, Target, Verbosity, millis, plural, stderr, stdout,
+    BridgeArgs, DaemonArgs, Failed, Global, Length, Result, Target, Verbosity, millis, plural,
+    stderr, stdout,
 };
 use crate::client::bridge::{self, BridgeError};
 use crate::client::{
@@ -88,14 +89,11 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
 
 /// Whether systemd runs the daemon of a place.
 fn is_systemds(place: &Place) -> bool {
-    let is_active = || {
-        let mut ask = Command::new("systemctl");
-        ask.args(["--quiet", "is-active", "canal.socket"]).stderr(Stdio::null());
-        ask.status().is_ok_and(|status| status.success())
-    };
+    let mut ask = Command::new("systemctl");
+    ask.args(["--quiet", "is-active", "canal.socket"]).stderr(Stdio::null());
     place.rule == Rule::Shared
         && ServiceManager::of_machine() == ServiceManager::Systemd
-        && is_active()
+        && ask.status().is_ok_and(|status| status.success())
 }
 
 /// Makes systemd replace the daemon of the machine, which loses no lock.
@@ -146,7 +144,7 @@ fn replace(options: &mut Options) -> Result {
             }
             again = Instant::now() + STOP_AGAIN;
         }
-        std::thread::sleep(REPLACE_PAUSE);
+        thread::sleep(REPLACE_PAUSE);
     }
     options.replaces = Some(replacing);
     Ok(())
@@ -167,9 +165,7 @@ fn stop(place: &Place) -> Result<Option<u32>> {
             Err(ClientError::NoDaemon(_)) => return Ok(None),
             // The daemon ended before it answered, for example because it was killed. A client may
             // have started another one since.
-            Err(ClientError::Gone(_)) if Instant::now() < until => {
-                std::thread::sleep(REPLACE_PAUSE);
-            }
+            Err(ClientError::Gone(_)) if Instant::now() < until => thread::sleep(REPLACE_PAUSE),
             Err(error) => return Err(error.into()),
         }
     }
@@ -183,11 +179,9 @@ fn reload(place: &Place) -> Result {
                 0 => "nothing changed".to_owned(),
                 count => plural(count as u64, "setting changed", "settings changed"),
             };
-            let first = match file {
-                Some(file) => format!("read {file}: {what}"),
-                None => format!("there is no configuration file: {what}"),
-            };
-            stderr::message(&first);
+            let read = file.map(|file| format!("read {file}"));
+            let read = read.unwrap_or_else(|| "there is no configuration file".to_owned());
+            stderr::message(&format!("{read}: {what}"));
             changed.iter().for_each(|it| stderr::message(&changed_setting(it)));
             notes.iter().for_each(|note| stderr::message(note));
         }

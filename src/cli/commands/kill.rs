@@ -3,22 +3,18 @@
 //!
 //! Invariant: canal signals only what it has shown, and the processes started by that.
 
-use std::time::Duration;
-
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
-use crate::cli::arguments::definition::KillArgs;
-use crate::cli::end_processes::{Ending, Left, endings_of, ends, name, refusal, sent, wait_for};
+use crate::cli::end_processes::{Ending, Left, endings, ends, name, refusal, sent, wait_for};
 use crate::cli::find_job::look_up;
 use crate::cli::output::stderr::confirm;
 use crate::cli::wording::holders_and_waiters::{clause, party};
-use crate::cli::{Failed, Global, Now, Result, Target, plural, sanitize, stderr, stdout, wrong};
+use crate::cli::{
+    Failed, Global, KillArgs, Now, Result, Target, plural, sanitize, stderr, stdout, wrong,
+};
 use crate::protocol::{KillTarget, KillTargets, WouldKill};
 use crate::run::{OwnCode, SUCCESS};
-
-/// How long canal waits for the processes to end, and again after `--kill-after` has killed them.
-const WAIT: Duration = Duration::from_secs(10);
 
 /// The `--json` output.
 #[derive(Debug, Serialize)]
@@ -59,7 +55,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
         asked = WouldKill { session: Some(session), ..WouldKill::default() };
     }
     let found = client.would_kill(&asked)?;
-    let mut endings = endings_of(&mut client, &found)?;
+    let mut endings = endings(&mut client, &found)?;
     // The order is from the end of the queue to the holders. Otherwise, ending a process would
     // grant its lock to the next waiter.
     endings.reverse();
@@ -92,7 +88,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
         }
     }
     let left = match ends(signal) {
-        true => wait_for(&mut signalled, signal, args.kill_after, WAIT),
+        true => wait_for(&mut signalled, signal, args.kill_after),
         false => Vec::new(),
     };
     let done = all && refused.is_empty() && left.is_empty();
@@ -112,13 +108,11 @@ fn again(args: &KillArgs) -> String {
 }
 
 fn what(args: &KillArgs) -> Result<WouldKill> {
-    let key = args.key.as_ref().map(ToString::to_string);
+    let (key, error) = (args.key.as_ref().map(ToString::to_string), |why| Err(wrong("kill", why)));
     match (&key, args.pid) {
-        (None, None) => {
-            Err(wrong("kill", "no process given; give the KEY that it holds, or --pid"))
-        }
+        (None, None) => error("no process given; give the KEY that it holds, or --pid"),
         (None, Some(_)) if args.waiters => {
-            Err(wrong("kill", "--waiters needs KEY; --pid already covers waiters and holders"))
+            error("--waiters needs KEY; --pid already covers waiters and holders")
         }
         (_, pid) => Ok(WouldKill { key, pid, waiters: args.waiters, ..WouldKill::default() }),
     }

@@ -4,10 +4,9 @@
 use itertools::Itertools as _;
 use serde::Serialize;
 
-use crate::cli::arguments::definition::LeaderArgs;
 use crate::cli::node_list::{around, listed};
 use crate::cli::wording::holders_and_waiters::holder;
-use crate::cli::{Failed, Now, Result, Target, sanitize, stderr, stdout};
+use crate::cli::{Failed, LeaderArgs, Now, Result, Target, sanitize, stderr, stdout};
 use crate::client::Watch;
 use crate::nodes::Require;
 use crate::protocol::{HolderInfo, Leader, LeaderQuery};
@@ -153,9 +152,8 @@ impl Question<'_> {
             _ => None,
         });
         let must = format!("{} of {} nodes must name the leader", self.need, view.nodes.len());
-        Failed::new(format!("the leader of `{}` is unknown: {away}", self.key))
-            .hint(must)
-            .hint_if(hint)
+        let unknown = format!("the leader of `{}` is unknown: {away}", self.key);
+        Failed::new(unknown).hint(hint.unwrap_or(must))
     }
 
     /// # Errors
@@ -166,11 +164,9 @@ impl Question<'_> {
             _ => None,
         });
         let nodes = why.clone().count();
-        match why.next().filter(|_| nodes >= self.need) {
-            None => Ok(()),
-            Some(why) => Err(Failed::new(why)
-                .hint("run candidates with -j 1: only a lock with one slot has a leader")),
-        }
+        let Some(why) = why.next().filter(|_| nodes >= self.need) else { return Ok(()) };
+        let hint = "run candidates with -j 1: only a lock with one slot has a leader";
+        Err(Failed::new(why).hint(hint))
     }
 
     fn line<'a>(&'a self, LeaderView { said, nodes }: &'a LeaderView) -> Line<'a> {
@@ -222,14 +218,13 @@ fn away(node: &NodeView) -> Option<String> {
 /// The nodes that went away, and those that answer again. The first answer of a node is not news.
 fn changes(before: &[NodeView], now: &[NodeView]) -> Vec<String> {
     let is_away = |node: &NodeView| matches!(node.state, NodeState::Away(_));
-    let line =
-        |(at, node): (usize, &NodeView)| match (before.get(at).is_some_and(is_away), is_away(node))
-        {
-            (false, true) => away(node),
-            (true, false) => Some(format!("{} is answering again", node.name)),
-            (true, true) | (false, false) => None,
-        };
-    now.iter().enumerate().filter_map(line).collect()
+    let before = before.iter().map(is_away).chain(std::iter::repeat(false));
+    let line = |(node, was_away): (&NodeView, bool)| match (was_away, is_away(node)) {
+        (false, true) => away(node),
+        (true, false) => Some(format!("{} is answering again", node.name)),
+        (true, true) | (false, false) => None,
+    };
+    now.iter().zip(before).filter_map(line).collect()
 }
 
 /// Why the leader is unknown, if it is because of nodes that are away.

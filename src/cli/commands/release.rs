@@ -5,14 +5,13 @@
 
 use serde::Serialize;
 
-use crate::cli::arguments::definition::ReleaseArgs;
 use crate::cli::arguments::request::GivenHandle;
 use crate::cli::lock_source::on_lease;
 use crate::cli::output::stderr::confirm;
 use crate::cli::owner::Owner;
 use crate::cli::wording::holders_and_waiters::holder;
 use crate::cli::wording::lost::{self, PartReport, Parts};
-use crate::cli::{Failed, Global, Now, Result, Target, stderr, stdout, wrong};
+use crate::cli::{Failed, Global, Now, ReleaseArgs, Result, Target, stderr, stdout, wrong};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::core::Key;
@@ -25,9 +24,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result {
     let given = if names_hold || args.pid.is_some() { None } else { args.which.read()? };
     let mut release = match given {
         None => what(args)?,
-        Some(GivenHandle::OfDaemon(handle)) => {
-            Release { handle: Some(handle), ..Release::default() }
-        }
+        Some(GivenHandle::OfDaemon(it)) => Release { handle: Some(it), ..Release::default() },
         Some(GivenHandle::OverNodes(handle)) => {
             return at_nodes(&handle, args.json, &Target::of(global)?);
         }
@@ -87,9 +84,8 @@ fn at_nodes(handle: &LeaseHandle, json: bool, target: &Target) -> Result {
     }
     parts.missing().iter().for_each(|line| stderr::note(line));
     if count(|answer| answer.said.is_none()) > 0 {
-        stderr::advice(
-            "wait for the unreachable nodes: the lease ends on them when its TTL expires",
-        );
+        let hint = "wait for the unreachable nodes: the lease ends on them when its TTL expires";
+        stderr::advice(hint);
     }
     Ok(())
 }
@@ -144,11 +140,11 @@ fn explained(error: ClientError, args: &ReleaseArgs, owner: Option<&Owner>) -> F
         _ if args.key.as_ref().is_some_and(is_sized) => {
             failed.hint("give KEY alone, without the =SIZE and :COUNT of `--key`")
         }
-        Some(owner) if owner.by_default => failed.hint(format!(
-            "name another process with --pid; without it, canal releases for its parent process, \
-             {}",
-            owner.shown()
-        )),
+        Some(owner) if owner.by_default => {
+            let hint = "name another process with --pid; without it, canal releases for its parent \
+                        process";
+            failed.hint(format!("{hint}, {}", owner.shown()))
+        }
         _ => failed,
     }
 }

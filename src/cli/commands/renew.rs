@@ -10,14 +10,15 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags};
 use serde::Serialize;
 
-use crate::cli::arguments::definition::RenewArgs;
 use crate::cli::arguments::nodes::ttl_ms;
 use crate::cli::arguments::request::GivenHandle;
 use crate::cli::lock_source::on_lease;
 use crate::cli::owner::Owner;
 use crate::cli::wording::lost::{self, PartReport, Parts};
 use crate::cli::wording::time::{Now, clock_of, time_of};
-use crate::cli::{Failed, Global, Result, Target, millis, stated_ms, stderr, stdout, wrong};
+use crate::cli::{
+    Failed, Global, RenewArgs, Result, Target, millis, stated_ms, stderr, stdout, wrong,
+};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::nodes::{Millis, Outcome, Task};

@@ -3,10 +3,9 @@
 
 use itertools::Itertools as _;
 
-use crate::cli::arguments::definition::ResizeArgs;
 use crate::cli::arguments::keys_and_sizes::stated_size;
 use crate::cli::wording::usage_error::with_its_size;
-use crate::cli::{Failed, Global, Result, Target, stdout, wrong};
+use crate::cli::{Failed, Global, ResizeArgs, Result, Target, stdout, wrong};
 use crate::protocol::{Resize, Resized};
 
 pub(crate) fn run(args: &ResizeArgs, global: &Global) -> Result {
@@ -19,7 +18,7 @@ fn what(args: &ResizeArgs) -> Result<Resize> {
     let Some(key) = &args.key else {
         return Err(wrong("resize", "no lock given; give its KEY"));
     };
-    let (per, buckets, slots) = stated_size(args.per, args.buckets, args.slots)?;
+    let (per, buckets, slots) = stated_size((args.per, args.buckets, args.slots))?;
     let pause = (args.pause || args.resume).then_some(args.pause);
     let numbers = |numbers: &[u64]| (!numbers.is_empty()).then(|| numbers.to_vec());
     let (without, with) = (numbers(&args.without), numbers(&args.with));

@@ -8,10 +8,11 @@ use itertools::Itertools as _;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::cli::arguments::definition::{HowArgs, JobserverArg, RunArgs};
 use crate::cli::lock_source::{self, Asking, Source, Witness, end_coordinator, print};
 use crate::cli::wording::{lost, print_refusal};
-use crate::cli::{Failed, Global, Result, cut, stated, stderr, wrong};
+use crate::cli::{
+    Failed, Global, HowArgs, JobserverArg, Result, RunArgs, cut, stated, stderr, wrong,
+};
 use crate::client::command_environment::clash;
 use crate::client::hold_monitor::LostHold;
 use crate::client::{Fate, OWN, is_on_demand_daemon};
@@ -45,14 +46,15 @@ pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8> {
 /// Fails if variables of two keys, such as `CANAL_SLOT_GPU`, would have the same name.
 fn check_variables(request: &Acquire) -> Result {
     let counted = request.items.iter().filter(|item| item.mode.is_none());
-    match clash(counted.map(|item| &*item.key)) {
-        None => Ok(()),
-        Some((one, other, suffix)) => Err(Failed::new(format!(
-            "`{one}` and `{other}` would both set CANAL_SLOT_{suffix} for the command"
-        ))
-        .hint("rename one key, or take one lock with `canal run` inside the other")),
-    }
+    let clash = clash(counted.map(|item| &*item.key));
+    let Some((one, other, suffix)) = clash else { return Ok(()) };
+    let why = format!("`{one}` and `{other}` would both set CANAL_SLOT_{suffix} for the command");
+    let hint = "rename one key, or take one lock with `canal run` inside the other";
+    Err(Failed::new(why).hint(hint))
 }
+
+/// The most columns of a command line that canal sends to the daemon.
+const COMMAND_COLUMNS_MAX: usize = 1000;
 
 /// Everything that is needed to take the lock and become the command.
 pub(super) struct Job<'a> {
@@ -80,9 +82,10 @@ impl<'a> Job<'a> {
             let why = "--ttl needs --on: without nodes, the lock lasts as long as the command";
             return Err(wrong("run", why));
         }
-        let shown = argv.iter().map(|word| word.to_string_lossy()).join(" ");
-        let mut request = lock_source::request("run", &args.asked, &args.nodes, &shown)
+        let mut request = lock_source::request("run", &args.asked, &args.nodes)
             .map_err(|failed| key_before_command(failed, args))?;
+        let shown = argv.iter().map(|word| word.to_string_lossy()).join(" ");
+        request.command = cut(&shown, COMMAND_COLUMNS_MAX);
         check_jobserver(args, &request)?;
         check_variables(&request)?;
         request.with_children = limits.with_children;
@@ -231,10 +234,10 @@ impl SupervisorHooks for &Job<'_> {
 fn argv(args: &RunArgs) -> Result<Vec<OsString>> {
     match (&args.how.shell, args.command.as_slice()) {
         (Some(text), []) => Ok(vec!["sh".into(), "-c".into(), text.clone()]),
-        (Some(_), [first, ..]) => Err(wrong(
-            "run",
-            format!("-c takes the whole command, but `{}` follows it", first.to_string_lossy()),
-        )),
+        (Some(_), [first, ..]) => {
+            let first = first.to_string_lossy();
+            Err(wrong("run", format!("-c takes the whole command, but `{first}` follows it")))
+        }
         (None, []) => Err(Failed::new("no command given; give it after the options")
             .hint("canal run --key x -- COMMAND…, or a string for sh with -c STRING")),
         (None, command) => Ok(command.to_vec()),
@@ -298,17 +301,14 @@ fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result {
 /// Warns of a build that will probably not use its jobserver.
 fn warn_of_unused_jobserver(command: &Command, request: &Acquire) {
     let key = request.items.first().map_or("", |item| &item.key);
+    let untaken = format!("its jobs do not take slots of `{key}`");
     if let Some((tool, jobs)) = makeflags::number_of_jobs(&command.argv) {
-        stderr::message(&format!(
-            "`{jobs}` makes {tool} ignore the jobserver: its jobs do not take slots of `{key}`"
-        ));
+        stderr::message(&format!("`{jobs}` makes {tool} ignore the jobserver: {untaken}"));
         stderr::hint(&format!("leave out `{jobs}`: the slots of the key limit the jobs"));
     }
     if makeflags::removes_variable(command) {
-        stderr::message(&format!(
-            "sudo removes MAKEFLAGS, by which a build finds the jobserver: its jobs do not take \
-             slots of `{key}`"
-        ));
+        let why = "sudo removes MAKEFLAGS, by which a build finds the jobserver";
+        stderr::message(&format!("{why}: {untaken}"));
         stderr::hint("keep it with `sudo --preserve-env=MAKEFLAGS`");
     } else if let Some(closes) = makeflags::closes_descriptors(command)
         && !request.jobserver_fifo

@@ -18,9 +18,8 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{Group, UnlinkatFlags, User, linkat, unlinkat};
 
-use crate::cli::arguments::definition::SetupArgs;
 use crate::cli::connect::{INIT_SCRIPT, execute, start_command};
-use crate::cli::{Failed, Result, stdout};
+use crate::cli::{Failed, Result, SetupArgs, stdout};
 use crate::client::{Client, OWN, ServiceManager, Start};
 use crate::daemon::{PACKAGED_CONFIG, first_start_statement};
 use crate::protocol::StatusQuery;
@@ -37,8 +36,18 @@ pub(crate) fn run(args: &SetupArgs) -> Result {
     if !geteuid().is_root() {
         return Err(unchanged("`canal setup` needs root").hint("run `sudo canal setup`"));
     }
-    if !args.yes && !is_confirmed()? {
-        return Err(unchanged("not confirmed"));
+    if !args.yes {
+        let stdin = io::stdin();
+        if !stdin.is_terminal() {
+            return Err(unchanged("standard input is not a terminal, so canal cannot ask")
+                .hint("answer with --yes, or only show the steps with --dry-run"));
+        }
+        stdout::print("Continue? [y/N] ")?;
+        let mut answer = String::new();
+        stdin.lock().read_line(&mut answer).map_err(|error| unchanged(&error.to_string()))?;
+        if !matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+            return Err(unchanged("not confirmed"));
+        }
     }
     for step in &steps {
         match step {
@@ -61,19 +70,6 @@ fn unchanged(why: &str) -> Failed {
     Failed::new(format!("{why}: changed nothing"))
 }
 
-/// Asks on the terminal.
-fn is_confirmed() -> Result<bool> {
-    let stdin = io::stdin();
-    if !stdin.is_terminal() {
-        return Err(unchanged("standard input is not a terminal, so canal cannot ask")
-            .hint("answer with --yes, or only show the steps with --dry-run"));
-    }
-    stdout::print("Continue? [y/N] ")?;
-    let mut answer = String::new();
-    stdin.lock().read_line(&mut answer).map_err(|error| unchanged(&error.to_string()))?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
-}
-
 /// Removes what a failed step leaves behind.
 fn undo(failed: Failed) -> Failed {
     // While the directory exists, every canal command waits for a daemon in it. At most, it
@@ -92,8 +88,7 @@ fn is_up() -> Result {
         let message = format!("{SHARED_DIR} does not exist, although the daemon was started");
         return Err(Failed::new(message));
     }
-    let mut client = Client::connect(&place, Start::Never)?;
-    let pid = client.status(&StatusQuery::default())?.daemon.pid;
+    let pid = Client::connect(&place, Start::Never)?.status(&StatusQuery::default())?.daemon.pid;
     let socket = place.socket.display();
     stdout::print(&format!("done: the daemon is listening at {socket}, pid {pid}\n")).map(drop)
 }
@@ -194,11 +189,10 @@ fn description(steps: &[Step], at_boot: Option<&str>) -> String {
                 format!("  copy   this program to {INSTALLED}\n")
             }
             Step::Write { path, .. } => format!("  write  {}\n", path.display()),
-            Step::Keep { path, is_same: true } => {
-                format!("  keep   {} (unchanged)\n", path.display())
-            }
-            Step::Keep { path, .. } => {
-                format!("  keep   {} (differs from what setup would write)\n", path.display())
+            Step::Keep { path, is_same } => {
+                let how =
+                    if *is_same { "unchanged" } else { "differs from what setup would write" };
+                format!("  keep   {} ({how})\n", path.display())
             }
             Step::Run(command) => format!("  run    {command}\n"),
         };
@@ -220,13 +214,12 @@ fn program() -> Result<(String, Option<Step>)> {
     {
         return Ok((own.to_owned(), None));
     }
-    match write(Path::new(INSTALLED), fs::read(OWN).map_err(unreadable)?, 0o755)? {
-        Step::Keep { is_same: false, .. } => {
-            Err(Failed::new(format!("{INSTALLED} is another program or version"))
-                .hint(format!("run `{INSTALLED} setup`, or remove it first")))
-        }
-        step => Ok((INSTALLED.to_owned(), Some(step))),
+    let step = write(Path::new(INSTALLED), fs::read(OWN).map_err(unreadable)?, 0o755)?;
+    if matches!(step, Step::Keep { is_same: false, .. }) {
+        return Err(Failed::new(format!("{INSTALLED} is another program or version"))
+            .hint(format!("run `{INSTALLED} setup`, or remove it first")));
     }
+    Ok((INSTALLED.to_owned(), Some(step)))
 }
 
 /// Whether every user can execute the program and only root can change it.
@@ -250,10 +243,10 @@ fn make_user() -> Result<&'static [&'static str]> {
         "addgroup -S canal",
         "adduser -S -D -H -h /var/lib/canal -s /sbin/nologin -G canal canal",
     ];
-    let has = |program: &&str| lookup(OsStr::new(program)).is_ok();
-    let tools = [(["useradd", "groupadd"], FULL), (["adduser", "addgroup"], BUSYBOX)];
-    let tools = tools.into_iter().find(|(programs, _)| programs.iter().all(has));
-    let commands = tools.map(|(_, commands)| commands).unwrap_or_default();
+    let has =
+        |command: &&str| command.split(' ').next().is_some_and(|it| lookup(it.as_ref()).is_ok());
+    let tools = [FULL, BUSYBOX].into_iter().find(|commands| commands.iter().all(has));
+    let commands = tools.unwrap_or_default();
     let has_user = User::from_name("canal").is_ok_and(|found| found.is_some());
     let has_group = Group::from_name("canal").is_ok_and(|found| found.is_some());
     if !has_user && commands.is_empty() {

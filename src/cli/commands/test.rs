@@ -2,12 +2,11 @@
 
 use serde::Serialize;
 
-use crate::cli::arguments::definition::TestArgs;
 use crate::cli::arguments::keys_and_sizes::LockArgs;
 use crate::cli::arguments::request::WaitArgs;
 use crate::cli::lock_source::keys_granted;
 use crate::cli::wording::print_refusal::{self, Refused};
-use crate::cli::{Global, Result, Target, stderr, stdout};
+use crate::cli::{Global, Result, Target, TestArgs, stderr, stdout};
 use crate::client::{ClientError, command_environment};
 use crate::protocol::{ErrorName, GrantedKey, SizeNote, WouldAcquire, WouldGrant};
 

@@ -67,6 +67,13 @@ fn page(command: Command) -> (String, String) {
     let name = command.get_display_name().unwrap_or("canal").to_owned();
     let file = name.trim_start_matches("canal-");
     let text = TEXTS.iter().find(|(of, _)| *of == file).map_or("", |(_, text)| text);
+    // One paragraph with the summary and the details of an option. `clap_mangen` prints details
+    // twice, and prints nothing for options that `-h` omits.
+    let with_one_text = |arg: Arg| {
+        let long = arg.get_long_help().or_else(|| arg.get_help()).cloned().unwrap_or_default();
+        let text = long.to_string().replacen("\n\n", ". ", 1);
+        arg.help(text).long_help(None::<&str>).hide_short_help(false)
+    };
     let man = Man::new(command.mut_args(with_one_text))
         .title(name.to_uppercase())
         .date(DATE)
@@ -76,14 +83,6 @@ fn page(command: Command) -> (String, String) {
     // Writing to memory does not fail.
     let _ = render(&man, text, &mut roff);
     (man.get_filename(), String::from_utf8_lossy(&roff).into_owned())
-}
-
-/// Joins the summary and the details of an option into one paragraph. `clap_mangen` prints details
-/// twice, and prints nothing for options that `-h` omits.
-fn with_one_text(arg: Arg) -> Arg {
-    let long = arg.get_long_help().or_else(|| arg.get_help()).cloned().unwrap_or_default();
-    let text = long.to_string().replacen("\n\n", ". ", 1);
-    arg.help(text).long_help(None::<&str>).hide_short_help(false)
 }
 
 /// Writes the title, the name, and the text with the options in it. The text contains the synopsis

@@ -66,12 +66,8 @@ pub(crate) fn json_if<T: Serialize>(wanted: bool, value: &T) -> Result {
 }
 
 /// Ends a command with its report: JSON if the user asked for that, text otherwise.
-pub(crate) fn report<T: Serialize>(
-    value: &T,
-    as_json: bool,
-    text: impl FnOnce() -> String,
-) -> Result {
-    print(&if as_json { json(value)? } else { text() }).map(drop)
+pub(crate) fn report<T: Serialize>(it: &T, as_json: bool, text: impl FnOnce() -> String) -> Result {
+    print(&if as_json { json(it)? } else { text() }).map(drop)
 }
 
 /// Prints data that the reader must receive: without a reader, this fails.

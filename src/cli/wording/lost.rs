@@ -87,9 +87,8 @@ pub(crate) fn explain(failure: &Failure, json: bool) -> Result<Failed> {
     }
     lines(failure, reason, &Now::here()).iter().for_each(|line| stderr::message(line));
     if reason == "expired" {
-        stderr::hint(
-            "renew a lease every third of its TTL, so that one failed renewal does no harm",
-        );
+        let often = "renew a lease every third of its TTL, so that one failed renewal does no harm";
+        stderr::hint(often);
     }
     Ok(Failed::silent(OwnCode::LockLost.number()))
 }
@@ -168,15 +167,15 @@ impl<'a> Parts<'a> {
             _ => None,
         });
         let lost: Vec<_> = lost.collect();
-        let message = match (lost.len(), answers.len()) {
-            (0, _) => {
-                format!("the lease counts as lost: fewer than {need} nodes renewed it in time")
-            }
-            (gone, all) => format!(
-                "the lease is lost: it is no longer held on {gone} of its {all} nodes, and it \
-                 needs {need}"
-            ),
-        };
+        let (gone, all) = (lost.len(), answers.len());
+        let mut message = format!(
+            "the lease is lost: it is no longer held on {gone} of its {all} nodes, and it needs \
+             {need}"
+        );
+        if gone == 0 {
+            message =
+                format!("the lease counts as lost: fewer than {need} nodes renewed it in time");
+        }
         if json {
             stdout::print_json(&LossReport {
                 lost: lost.first().map_or("expired", |failure| reason(failure)),
@@ -207,9 +206,7 @@ fn report(answer: &PartAnswer, held: bool) -> PartReport<'_> {
         (Some(PartSaid::Renewed(_)), _) => ("renewed", None, None),
         (Some(PartSaid::Released(_)), _) => ("released", None, None),
         (Some(PartSaid::Lost(_)), _) if !held => ("none", None, None),
-        (Some(PartSaid::Lost(failure)), _) => {
-            ("lost", Some(reason(failure)), Some(&failure.message))
-        }
+        (Some(PartSaid::Lost(it)), _) => ("lost", Some(reason(it)), Some(&it.message)),
         (None, Some(PartTrouble::Refused(why))) => ("refused", None, Some(why)),
         (None, Some(PartTrouble::Away(why))) => ("away", None, Some(why)),
         (None, None) => ("away", None, None),

@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use itertools::Itertools as _;
 
+use super::holders_and_waiters::{clause, held, left, ordinal, short_command, wanted};
 use crate::cli::output::sanitize::width;
-use crate::cli::wording::holders_and_waiters::{
-    clause, held, left, ordinal, short_command, wanted,
-};
 use crate::cli::{Now, cut, plural, sanitize, short, user_name};
 use crate::duration::milliseconds;
 use crate::protocol::{EstimateInfo, HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};

@@ -108,14 +108,14 @@ fn none(place: &Place) -> Finding {
         let hint = connect::not_on_demand(place);
         return Finding::problem("daemon", "no daemon is running", hint);
     }
-    match last_line_of_log(place).filter(|line| !line.ends_with(daemon::LAST_LINE)) {
-        None => Finding::note("daemon", "no daemon is running; the next command starts one"),
-        Some(line) => Finding::advice(
-            "daemon",
-            format!("no daemon is running, and the last one did not end cleanly: {line}"),
-            "run any canal command to start one, or `canal daemon -v` to run it in the foreground",
-        ),
-    }
+    let unclean = last_line_of_log(place).filter(|line| !line.ends_with(daemon::LAST_LINE));
+    let Some(line) = unclean else {
+        return Finding::note("daemon", "no daemon is running; the next command starts one");
+    };
+    let message = format!("no daemon is running, and the last one did not end cleanly: {line}");
+    let hint =
+        "run any canal command to start one, or `canal daemon -v` to run it in the foreground";
+    Finding::advice("daemon", message, hint)
 }
 
 /// Checks the configuration that the next daemon would read.
@@ -140,11 +140,9 @@ fn running(status: &Status, place: &Place) -> Vec<Finding> {
     let first = if version == ours {
         Finding::fine("daemon", format!("pid {pid}, version {version}"))
     } else {
-        Finding::problem(
-            "daemon",
-            format!("pid {pid} is version {version}, but this program is {ours}"),
-            "replace it with `canal daemon --replace`; all locks stay held",
-        )
+        let message = format!("pid {pid} is version {version}, but this program is {ours}");
+        let hint = "replace it with `canal daemon --replace`; all locks stay held";
+        Finding::problem("daemon", message, hint)
     };
     // A separate check covers whatever separates the locks of this machine.
     let is_told_elsewhere = |note: &str| place.is_users_own() && Separation::is_told_by(note);
@@ -196,16 +194,12 @@ pub(super) fn hooks(place: &Place, daemon: Option<&DaemonInfo>) -> Vec<Finding> 
     seen.iter().map(hook).collect()
 }
 
-fn hook(hook: &SeenHook) -> Finding {
-    let SeenHook { name, program, problem } = hook;
-    match problem {
-        None => Finding::fine("hook", format!("{name}: {program} is executable")),
-        Some(why) => Finding::problem(
-            "hook",
-            format!("{name}: {program}: {why}"),
-            format!("fix {program}, or [[hooks]] in the configuration; see canal.toml(5)"),
-        ),
-    }
+fn hook(SeenHook { name, program, problem }: &SeenHook) -> Finding {
+    let Some(why) = problem else {
+        return Finding::fine("hook", format!("{name}: {program} is executable"));
+    };
+    let hint = format!("fix {program}, or [[hooks]] in the configuration; see canal.toml(5)");
+    Finding::problem("hook", format!("{name}: {program}: {why}"), hint)
 }
 
 /// Advice for cases in which only root can do something for all users.
@@ -258,13 +252,11 @@ fn other_user(uid: u32, sudo: Option<u32>) -> Finding {
     let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
     let socket = socket.display();
     let message = format!("{who} has a daemon at {socket}, which does not share locks with yours");
-    match Some(uid) == sudo {
-        true => {
-            let hint = format!("run canal without sudo; or {ONE_TABLE}");
-            Finding::problem("others", message, hint)
-        }
-        false => Finding::advice("others", message, format!("{SHARE}{ONE_TABLE}")),
+    if Some(uid) == sudo {
+        let hint = format!("run canal without sudo; or {ONE_TABLE}");
+        return Finding::problem("others", message, hint);
     }
+    Finding::advice("others", message, format!("{SHARE}{ONE_TABLE}"))
 }
 
 #[cfg(test)]

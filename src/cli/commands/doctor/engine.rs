@@ -45,7 +45,18 @@ fn about(engine: &SeenEngine) -> Vec<Finding> {
     if seen.servers.iter().all(|(_, version)| version.is_err()) {
         return findings;
     }
-    findings.push(transport(seen.transport));
+    let about = "engine tls";
+    findings.push(match seen.transport {
+        Transport::Encrypted => Finding::fine(about, "the connection is encrypted"),
+        Transport::Local => Finding::fine(about, "the connection does not leave this machine"),
+        Transport::Plain => Finding::advice(
+            about,
+            "the connection is not encrypted: anyone who can listen on the network can read the \
+             password",
+            "use `sslmode=verify-full` for PostgreSQL, `etcds://` for etcd; see \
+             many-hosts-setup.md",
+        ),
+    });
     let login = seen.user.as_ref().map(|user| format!("logged in as {user}"));
     let login = login.unwrap_or_else(|| "the engine requires no user".to_owned());
     findings.push(Finding::fine("engine login", login));
@@ -71,21 +82,6 @@ fn outage(about: &'static str, message: String, outage: &Outage) -> Finding {
     Finding::problem(about, message, hint)
 }
 
-fn transport(transport: Transport) -> Finding {
-    let about = "engine tls";
-    match transport {
-        Transport::Encrypted => Finding::fine(about, "the connection is encrypted"),
-        Transport::Local => Finding::fine(about, "the connection does not leave this machine"),
-        Transport::Plain => Finding::advice(
-            about,
-            "the connection is not encrypted: anyone who can listen on the network can read the \
-             password",
-            "use `sslmode=verify-full` for PostgreSQL, `etcds://` for etcd; see \
-             many-hosts-setup.md",
-        ),
-    }
-}
-
 fn size(seen: &Inspection) -> String {
     match seen.table {
         None => "there is no table yet; the first daemon creates it".to_owned(),
@@ -107,10 +103,8 @@ fn hosts(engine: &SeenEngine) -> Finding {
         return Finding::problem(about, message, hint);
     }
     let mut names: Vec<String> = seen.hosts.iter().take(HOSTS_NAMED).map(host).collect();
-    let more = seen.hosts.len().saturating_sub(HOSTS_NAMED);
-    if more > 0 {
-        names.push(format!("{more} more"));
-    }
+    let more = seen.hosts.len().checked_sub(HOSTS_NAMED).filter(|more| *more > 0);
+    names.extend(more.map(|more| format!("{more} more")));
     let used = format!("used by {}", names.join(", "));
     Finding::fine(about, if names.is_empty() { "no daemon is using it".to_owned() } else { used })
 }

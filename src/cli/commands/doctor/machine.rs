@@ -80,9 +80,7 @@ pub(super) fn kernel() -> Vec<Finding> {
             "raise it with `ulimit -n 1024`",
         ),
         Ok(limit) => Finding::fine("limits", format!("the limit on open files is {limit}")),
-        Err(error) => {
-            Finding::note("limits", format!("the limit on open files is unknown: {error}"))
-        }
+        Err(why) => Finding::note("limits", format!("the limit on open files is unknown: {why}")),
     });
     findings
 }
@@ -103,13 +101,11 @@ const TICK_MS: u64 = 10;
 pub(super) fn clock(daemon: Option<&DaemonInfo>) -> Vec<Finding> {
     let now_ms = unix_ms();
     let mut findings = vec![time_of_day(now_ms)];
-    if let Some(daemon) = daemon
-        && let Some(age_ms) = age_ms(daemon.pid)
-        && let Ok(since) = daemon.since.parse::<Timestamp>()
-    {
+    findings.extend(daemon.and_then(|daemon| {
+        let since = daemon.since.parse::<Timestamp>().ok()?;
         let since_ms = u64::try_from(since.as_millisecond()).unwrap_or(0);
-        findings.extend(jump(since_ms, now_ms.saturating_sub(age_ms)));
-    }
+        jump(since_ms, now_ms.saturating_sub(age_ms(daemon.pid)?))
+    }));
     findings
 }
 
@@ -161,10 +157,8 @@ pub(super) fn disks(place: &Place) -> Vec<Finding> {
     }
     let is_memory = |dir: &Path| statfs(dir).is_ok_and(|it| it.filesystem_type() == TMPFS_MAGIC);
     if existing(state).is_some_and(is_memory) {
-        let what = format!(
-            "{} is in memory: stored sizes and leases do not survive a reboot",
-            state.display()
-        );
+        let state = state.display();
+        let what = format!("{state} is in memory: stored sizes and leases do not survive a reboot");
         findings.push(Finding::note("state", what));
     }
     findings

@@ -12,10 +12,9 @@ use serde::Serialize;
 
 use finding::{Finding, Level};
 
-use crate::cli::arguments::definition::DoctorArgs;
 use crate::cli::output::columns::Screen;
 use crate::cli::output::sanitize::fold;
-use crate::cli::{Result, Target, sanitize, stdout};
+use crate::cli::{DoctorArgs, Result, Target, sanitize, stdout};
 use crate::run::SUCCESS;
 
 /// The exit code if there are problems.

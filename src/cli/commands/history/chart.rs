@@ -109,12 +109,7 @@ fn bound(ms: u64) -> String {
 }
 
 /// A plot of the use of a key over time, with axes.
-pub(super) fn use_over_time(
-    key: &HistoryKeyUse,
-    columns: usize,
-    glyphs: Glyphs,
-    now: &Now,
-) -> Vec<String> {
+pub(super) fn plot(key: &HistoryKeyUse, columns: usize, glyphs: Glyphs, now: &Now) -> Vec<String> {
     const LABEL: usize = 7;
     let room = columns.saturating_sub(LABEL + 3).max(1);
     let Some(series) = Series::of(key, room) else { return Vec::new() };
@@ -334,7 +329,7 @@ pub(super) mod tests {
     #[test]
     fn a_plot_over_time_has_a_column_for_each_bucket() {
         let now = at("2026-11-20T14:10:30Z");
-        let lines = use_over_time(&key_use(), 40, Glyphs::Blocks, &now);
+        let lines = plot(&key_use(), 40, Glyphs::Blocks, &now);
         assert_eq!(
             lines,
             [
@@ -351,10 +346,10 @@ pub(super) mod tests {
                 "          14:00:30      14:10:30",
             ]
         );
-        let ascii = use_over_time(&key_use(), 40, Glyphs::Ascii, &now);
+        let ascii = plot(&key_use(), 40, Glyphs::Ascii, &now);
         assert!(ascii.iter().all(|line| line.is_ascii()), "{ascii:?}");
         for columns in 30..100 {
-            let lines = use_over_time(&key_use(), columns, Glyphs::Blocks, &now);
+            let lines = plot(&key_use(), columns, Glyphs::Blocks, &now);
             assert!(lines[1..].iter().all(|line| width(line) <= columns), "{columns}: {lines:?}");
         }
     }

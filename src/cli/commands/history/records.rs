@@ -7,12 +7,12 @@ use itertools::Itertools as _;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::cli::arguments::definition::HistoryArgs;
 use crate::cli::end_processes;
 use crate::cli::find_job::{add_numbers_of_ended, look_up};
 use crate::cli::output::columns::{NOTE, PLAIN, Page, print, table};
 use crate::cli::{
-    Now, Result, Target, command_line, millis, plural, sanitize, short, stdout, user_name,
+    HistoryArgs, Now, Result, Target, command_line, millis, plural, sanitize, short, stdout,
+    user_name,
 };
 use crate::client::Client;
 use crate::protocol::{HistoryClient, HistoryPage, HistoryQuery, HistoryRecord, HistoryStep};
@@ -107,7 +107,12 @@ pub(crate) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page<C
             |by: HistoryClient| format!("{did} by {} (pid {})", user_name::name(by.uid), by.pid);
         page.note(record.note.as_ref().map(|note| format!("note: {}", command_line(note))), NOTE);
         page.note(record.by.map(by), NOTE);
-        page.note((record.cycle.len() > 1).then(|| ring(record)), NOTE);
+        let step = |HistoryStep { session, pid, key, .. }: &HistoryStep| {
+            format!("{} (pid {pid}) for `{}`", sanitize(session), sanitize(key))
+        };
+        let cycle = record.cycle.iter().map(step).join(", ");
+        let ring = format!("waited for each other: {cycle}");
+        page.note((record.cycle.len() > 1).then_some(ring), NOTE);
     }
     if dropped > 0 {
         let records = plural(dropped, "record was", "records were");
@@ -162,14 +167,6 @@ fn how(record: &HistoryRecord) -> String {
         None if record.exit.is_some() || record.signal.is_some() => format!("({text})"),
         _ => text,
     }
-}
-
-/// `deadlock: s12 waited for a, s14 for b`.
-fn ring(record: &HistoryRecord) -> String {
-    let step = |HistoryStep { session, pid, key, .. }: &HistoryStep| {
-        format!("{} (pid {pid}) for `{}`", sanitize(session), sanitize(key))
-    };
-    format!("waited for each other: {}", record.cycle.iter().map(step).join(", "))
 }
 
 /// The columns of `--csv`: fields of a record, and the names of its keys and its user.

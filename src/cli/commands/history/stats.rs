@@ -10,13 +10,10 @@ use std::time::Duration;
 use super::chart::{self, Glyphs, single_key};
 use super::records::length;
 use super::svg;
-use crate::cli::arguments::definition::StatsArgs;
-use crate::cli::output::columns::{
-    COLUMNS, COLUMNS_ASSUMED, KEY, NOTE, PLAIN, Page, Screen, table,
-};
+use crate::cli::output::columns::{self, COLUMNS, KEY, NOTE, PLAIN, Page, Screen, table};
 use crate::cli::output::sanitize::fold;
 use crate::cli::{
-    Failed, Now, Result, Target, command_line, millis, plural, stated, stdout, user_name,
+    Failed, Now, Result, StatsArgs, Target, command_line, millis, plural, stated, stdout, user_name,
 };
 use crate::protocol::{
     HistoryCount, HistorySlots, HistorySlotsRow, HistoryStats, HistoryStatsQuery,
@@ -51,7 +48,7 @@ pub(crate) fn run(args: &StatsArgs, target: &Target) -> Result {
         let picture = svg::report(&found, about, &counts(&found, since), &Now::here());
         write(file, &picture, args.force)?;
     } else {
-        let columns = Screen::of_stdout().map_or(COLUMNS_ASSUMED, |screen| screen.columns);
+        let columns = Screen::of_stdout().map_or(columns::COLUMNS_ASSUMED, |screen| screen.columns);
         let value = |name| std::env::var(name).unwrap_or_default();
         let glyphs = match args.ascii {
             true => Glyphs::Ascii,
@@ -117,7 +114,7 @@ fn draw(page: &mut Page, found: &HistoryStats, columns: usize, glyphs: Glyphs, n
     for (name, bins) in [("waits", &found.wait_bins), ("holds", &found.hold_bins)] {
         part(page, name, chart::histogram(bins, columns, glyphs), columns);
     }
-    let plot = single_key(found).map(|key| chart::use_over_time(key, columns, glyphs, now));
+    let plot = single_key(found).map(|key| chart::plot(key, columns, glyphs, now));
     if let Some((said, lines)) = plot.as_deref().and_then(<[_]>::split_first) {
         part(page, said, lines.to_vec(), columns);
     }

@@ -78,6 +78,9 @@ fn escaped(text: &str) -> String {
     cut(&sanitize(text), TEXT_MAX).chars().map(escape).collect()
 }
 
+/// A point, or a width and a height.
+type Pair = (u32, u32);
+
 /// A picture that grows downward.
 struct Picture {
     body: String,
@@ -102,7 +105,7 @@ impl Picture {
         );
     }
 
-    fn line(&mut self, (x1, y1): (u32, u32), (x2, y2): (u32, u32), class: &str) {
+    fn line(&mut self, (x1, y1): Pair, (x2, y2): Pair, class: &str) {
         self.body +=
             &format!("<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" class=\"{class}\"/>\n");
     }
@@ -114,17 +117,10 @@ impl Picture {
     }
 
     /// Draws columns that are at most this high, from a corner of a rectangle.
-    fn columns(
-        &mut self,
-        columns: &[f64],
-        most: f64,
-        (x, y): (u32, u32),
-        (width, height): (u32, u32),
-        class: &str,
-    ) {
-        let each = f64::from(width) / columns.len() as f64;
-        for (at, amount) in columns.iter().enumerate() {
-            let high = amount / most * f64::from(height);
+    fn columns(&mut self, all: &[f64], max: f64, (x, y): Pair, (width, height): Pair, class: &str) {
+        let each = f64::from(width) / all.len() as f64;
+        for (at, amount) in all.iter().enumerate() {
+            let high = amount / max * f64::from(height);
             if high > 0.0 {
                 let left = f64::from(x) + at as f64 * each;
                 // Columns touch, so that all look equally wide.
@@ -135,7 +131,7 @@ impl Picture {
     }
 
     /// Draws the number of slots as a line with steps.
-    fn capacity(&mut self, series: &Series, (x, y): (u32, u32), (width, height): (u32, u32)) {
+    fn capacity(&mut self, series: &Series, (x, y): Pair, (width, height): Pair) {
         let each = f64::from(width) / series.capacity.len() as f64;
         let mut points = String::new();
         for (at, size) in series.capacity.iter().enumerate() {
@@ -203,6 +199,8 @@ impl Picture {
 
     /// Draws the histograms of waits and holds next to each other.
     fn histograms(&mut self, found: &HistoryStats) {
+        const LABEL: u32 = 70;
+        const COUNT: u32 = 60;
         self.y += GAP;
         let top = self.y;
         let width = (WIDTH - 2 * MARGIN - 30) / 2;
@@ -220,27 +218,21 @@ impl Picture {
             let said = format!("median {median}, 90 % up to {p90}, longest {max}");
             self.text(x, "faint", &said);
             self.y += 6;
-            self.bars(bins, x, width, class);
+            let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
+            let room = f64::from(width - LABEL - COUNT);
+            for (HistoryBin { count, .. }, bounds) in bins.iter().zip(bounds(bins, "≤")) {
+                self.y += LINE;
+                self.text(x + LABEL - 8, "faint end", &bounds);
+                let mut long = *count as f64 / most as f64 * room;
+                if *count > 0 {
+                    long = long.max(1.0);
+                    self.rect(f64::from(x + LABEL), f64::from(self.y - 12), long, 15.0, class);
+                }
+                self.text(x + LABEL + 6 + long as u32, "", &count.to_string());
+            }
             lowest = lowest.max(self.y);
         }
         self.y = lowest;
-    }
-
-    fn bars(&mut self, bins: &[HistoryBin], x: u32, width: u32, class: &str) {
-        const LABEL: u32 = 70;
-        const COUNT: u32 = 60;
-        let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
-        let room = f64::from(width - LABEL - COUNT);
-        for (HistoryBin { count, .. }, bounds) in bins.iter().zip(bounds(bins, "≤")) {
-            self.y += LINE;
-            self.text(x + LABEL - 8, "faint end", &bounds);
-            let mut long = *count as f64 / most as f64 * room;
-            if *count > 0 {
-                long = long.max(1.0);
-                self.rect(f64::from(x + LABEL), f64::from(self.y - 12), long, 15.0, class);
-            }
-            self.text(x + LABEL + 6 + long as u32, "", &count.to_string());
-        }
     }
 
     /// Draws a line for each number of slots, with bars for the median and for 90 percent.

@@ -12,8 +12,7 @@ use itertools::Itertools as _;
 use serde::Serialize;
 
 use super::records::ask_all;
-use crate::cli::arguments::definition::TraceArgs;
-use crate::cli::{Result, Target, command_line, millis, sanitize, stdout, user_name};
+use crate::cli::{Result, Target, TraceArgs, command_line, millis, sanitize, stdout, user_name};
 use crate::protocol::{HistoryItem, HistoryQuery, HistoryRecord, Mode};
 
 /// The most slots of one hold that get a row.
@@ -115,7 +114,16 @@ impl Lane {
     fn rows(self, mut spans: Vec<Span<'_>>) -> Vec<Vec<Span<'_>>> {
         spans.sort_by_key(|span| (span.begin_ms, span.end_ms, span.record.number));
         if !matches!(self, Self::Slot(_)) {
-            return beside_each_other(spans);
+            // These may overlap, so each goes into the first row that has room for it.
+            let mut rows: Vec<Vec<Span<'_>>> = Vec::new();
+            for span in spans {
+                let is_over = |last: &Span<'_>| last.end_ms <= span.begin_ms;
+                match rows.iter_mut().find(|row| row.last().is_none_or(is_over)) {
+                    Some(row) => row.push(span),
+                    None => rows.push(vec![span]),
+                }
+            }
+            return rows;
         }
         // The holds of a slot never overlap. The end of a hold is recorded shortly after the next
         // one begins, so this moves the end to that begin.
@@ -181,19 +189,6 @@ fn slots(ranges: &str) -> impl Iterator<Item = u64> {
         let ends = first.parse().ok().zip(last.parse().ok());
         ends.into_iter().flat_map(|(first, last): (u64, u64)| first..=last)
     })
-}
-
-/// Arranges holds that may overlap: each goes into the first row that has room for it.
-fn beside_each_other(spans: Vec<Span<'_>>) -> Vec<Vec<Span<'_>>> {
-    let mut rows: Vec<Vec<Span<'_>>> = Vec::new();
-    for span in spans {
-        let is_over = |last: &Span<'_>| last.end_ms <= span.begin_ms;
-        match rows.iter_mut().find(|row| row.last().is_none_or(is_over)) {
-            Some(row) => row.push(span),
-            None => rows.push(vec![span]),
-        }
-    }
-    rows
 }
 
 fn hold<'a>(span: &Span<'a>, pid: usize, tid: usize) -> Event<'a> {

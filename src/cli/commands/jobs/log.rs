@@ -5,10 +5,9 @@ use std::io::{self, ErrorKind, Write};
 use std::thread;
 use std::time::Duration;
 
-use crate::cli::arguments::definition::LogArgs;
 use crate::cli::commands::jobs::wait::may_run;
 use crate::cli::find_job::{named, numbered, unreadable};
-use crate::cli::{Failed, Result, Target, plural, stdout};
+use crate::cli::{Failed, LogArgs, Result, Target, plural, stdout};
 use crate::daemon::job_bytes_max;
 use crate::run::job_files::{Folder, Pruned};
 
@@ -28,7 +27,9 @@ pub(crate) fn log(args: &LogArgs, target: &Target) -> Result {
     loop {
         // Output that is written before the end is seen is printed after it.
         let goes_on = args.follow && may_run(target, &record)?;
-        match print(&mut log) {
+        let mut stdout = io::stdout().lock();
+        // The rest of the log, byte by byte as the command wrote it.
+        match io::copy(&mut log, &mut stdout).and_then(|_| stdout.flush()) {
             Ok(()) if goes_on => {}
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
@@ -37,13 +38,6 @@ pub(crate) fn log(args: &LogArgs, target: &Target) -> Result {
         thread::sleep(LOOK_EVERY);
         record = numbered(target, record.job.number)?;
     }
-}
-
-/// Prints the rest of the log, byte by byte as the command wrote it.
-fn print(log: &mut File) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    io::copy(log, &mut stdout)?;
-    stdout.flush()
 }
 
 /// `canal log --prune`.

@@ -2,9 +2,8 @@
 
 use serde::Serialize;
 
-use crate::cli::arguments::definition::PriorityArgs;
 use crate::cli::find_job::session;
-use crate::cli::{Result, Target, stdout};
+use crate::cli::{PriorityArgs, Result, Target, stdout};
 use crate::protocol::{Prioritize, Prioritized};
 
 /// The `--json` output of `canal priority`.

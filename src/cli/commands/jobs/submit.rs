@@ -12,11 +12,10 @@ use std::path::PathBuf;
 use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
 use serde::{Deserialize, Serialize};
 
-use crate::cli::arguments::definition::RunArgs;
 use crate::cli::commands::jobs::log::told;
 use crate::cli::commands::run;
 use crate::cli::find_job::unreadable;
-use crate::cli::{Failed, Global, Result, Target, stderr, stdout, wrong};
+use crate::cli::{Failed, Global, Result, RunArgs, stderr, stdout, wrong};
 use crate::daemon::{job_bytes_max, written_bytes};
 use crate::protocol::Wrapper;
 use crate::run::job_files::{Folder, NewJob};
@@ -53,8 +52,14 @@ pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
     let mut job = run::Job::new(args, global)?;
     job.request.wrapper = Some(Wrapper::Supervised);
     let (request, target) = (&job.request, &job.source.target);
-    make_room(target)?;
     let folder = Folder::of(&target.place);
+    // A configuration that cannot be read makes no room.
+    if let Ok(most) = job_bytes_max(&target.place.stores().config) {
+        let pruned = folder.prune(most).map_err(unreadable)?;
+        if pruned.jobs > 0 {
+            stderr::note(&format!("{}; `jobs.max` is {}", told(pruned), written_bytes(most)));
+        }
+    }
     let log = args.how.log.as_deref();
     let prepared = folder.begin(request.tag, log).and_then(|new| Ok((new, fds::pipe()?)));
     let (new, (reader, writer)) =
@@ -176,14 +181,4 @@ fn send(pipe: &mut File, report: &Report) -> io::Result<()> {
     let mut line = serde_json::to_vec(report)?;
     line.push(b'\n');
     pipe.write_all(&line)
-}
-
-/// Makes room for another job. A configuration that cannot be read removes nothing.
-fn make_room(target: &Target) -> Result {
-    let Ok(most) = job_bytes_max(&target.place.stores().config) else { return Ok(()) };
-    let pruned = Folder::of(&target.place).prune(most).map_err(unreadable)?;
-    if pruned.jobs > 0 {
-        stderr::note(&format!("{}; `jobs.max` is {}", told(pruned), written_bytes(most)));
-    }
-    Ok(())
 }

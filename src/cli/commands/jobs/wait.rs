@@ -5,9 +5,8 @@
 use itertools::Itertools as _;
 use serde::Serialize;
 
-use crate::cli::arguments::definition::JobWaitArgs;
 use crate::cli::find_job::{numbered, unreadable};
-use crate::cli::{Result, Target, stderr, stdout};
+use crate::cli::{JobWaitArgs, Result, Target, stderr, stdout};
 use crate::client::Watch;
 use crate::protocol::{HistoryQuery, HistoryRecord, StatusQuery};
 use crate::run::job_files::{Job, Record};

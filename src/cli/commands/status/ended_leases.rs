@@ -1,9 +1,8 @@
 //! `canal status --ended`: shows the leases that ended recently.
 
-use crate::cli::arguments::definition::StatusArgs;
 use crate::cli::output::columns::{KEY, NOTE, PLAIN, Page, print};
 use crate::cli::{
-    Now, Result, Target, command_line, plural, sanitize, stated_ms, stdout, user_name,
+    Now, Result, StatusArgs, Target, command_line, plural, sanitize, stated_ms, stdout, user_name,
 };
 use crate::protocol::{EndedLease, EndedLeases, EndedLeasesQuery};
 
@@ -42,9 +41,7 @@ fn keys(lease: &EndedLease) -> String {
 fn end(lease: &EndedLease, now: &Now) -> String {
     let when = now.when(&lease.lost.at);
     match lease.reason.as_str() {
-        "expired" => {
-            format!("expired {when}: not renewed for {}", stated_ms(lease.lost.ttl_ms))
-        }
+        "expired" => format!("expired {when}: not renewed for {}", stated_ms(lease.lost.ttl_ms)),
         "released" => format!("released {when}"),
         "forced" => format!("broken by force {when}"),
         "withdrawn" => format!("taken back {when}: never confirmed"),

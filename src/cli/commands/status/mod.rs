@@ -9,11 +9,10 @@ pub(super) mod waits;
 use std::io::{self, IsTerminal};
 use std::time::Instant;
 
-use crate::cli::arguments::definition::StatusArgs;
 use crate::cli::find_job::{add_numbers, look_up};
 use crate::cli::output::columns::{Page, Screen};
 use crate::cli::output::stdout::HasReader;
-use crate::cli::{Now, Result, Target, Verbosity, stderr, stdout};
+use crate::cli::{Now, Result, StatusArgs, Target, Verbosity, stderr, stdout};
 use crate::client::Watch;
 use crate::protocol::Status;
 use crate::run::job_files::Folder;

@@ -88,13 +88,8 @@ pub(super) fn one_line_each(status: &Status, now: &Now) -> Page {
 }
 
 /// The holders and the waiters of a key, a group for each. Each waiter has one line; that of the
-/// selected group has its details, too.
-pub(crate) fn participants(
-    status: &Status,
-    key: &KeyInfo,
-    selected: Option<usize>,
-    now: &Now,
-) -> Page {
+/// marked group has its details, too.
+pub(crate) fn participants(status: &Status, key: &KeyInfo, mark: Option<usize>, now: &Now) -> Page {
     let mut page = Page::default();
     if key.holders.is_empty() && key.waiters.is_empty() {
         return page;
@@ -107,7 +102,7 @@ pub(crate) fn participants(
     }
     for (at, waiter) in (key.holders.len()..).zip(&key.waiters) {
         page.group();
-        if selected == Some(at) {
+        if mark == Some(at) {
             drawer.waiter(&mut page, waiter, None);
         } else {
             page.cells(drawer.waiter_cells(waiter), PLAIN);

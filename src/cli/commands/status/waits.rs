@@ -122,13 +122,11 @@ fn blocker_line(blocker: &BlockerInfo, follows: bool, is_shown: bool, now: &Now)
     let BlockerInfo { party: who, key, mode, holds, since } = blocker;
     let (who, key, since) = (party(who), sanitize(key), now.since(since));
     let told = if is_shown { ", shown above" } else { "" };
-    match (holds, wanted(*mode)) {
-        (true, _) => format!("{who} has held `{key}`{} {since}{told}", held(*mode)),
-        (false, _) if follows => format!("{who} goes first"),
-        (false, what) => {
-            format!("{who} goes first: it has been waiting {what} `{key}` {since}{told}")
-        }
+    if *holds {
+        return format!("{who} has held `{key}`{} {since}{told}", held(*mode));
     }
+    let waiting = format!(": it has been waiting {} `{key}` {since}{told}", wanted(*mode));
+    format!("{who} goes first{}", if follows { "" } else { &waiting })
 }
 
 pub(super) fn graph(json: bool, target: &Target) -> Result {
@@ -164,10 +162,8 @@ fn dot(waits: &Waits) -> String {
 /// `pid 812 make test`.
 fn line(party: &PartyInfo) -> String {
     let pid = named(party.pid, party.lease);
-    match &party.command {
-        Some(command) => format!("{pid} {}", short_command(command)),
-        None => pid,
-    }
+    let command = party.command.as_ref().map(|command| format!(" {}", short_command(command)));
+    pid + &command.unwrap_or_default()
 }
 
 /// Solid to a holder, dashed to a waiter that is ahead in the queue.

@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::cli::arguments::definition::TopArgs;
 use crate::cli::find_job::look_up;
-use crate::cli::{Failed, Now, Result, Target, Verbosity, stderr};
+use crate::cli::{Failed, Now, Result, Target, TopArgs, Verbosity, stderr};
 use crate::run::SUCCESS;
 use crate::sys::signals::die_by;
 use feed::{Feed, News};
@@ -78,9 +77,7 @@ impl Top {
 
     fn turn(&mut self, events: &Events) -> Result<ControlFlow<Option<Signal>>> {
         match events.signal {
-            Some(signal) if terminal::ends(signal) => {
-                return Ok(ControlFlow::Break(Some(signal)));
-            }
+            signal @ Some(it) if terminal::ends(it) => return Ok(ControlFlow::Break(signal)),
             Some(Signal::SIGTSTP) => self.terminal.suspend()?,
             Some(Signal::SIGCONT) => self.terminal.resume()?,
             // `show` reads the size of the terminal each time.

@@ -17,7 +17,7 @@ use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use nix::unistd::read;
-use ratatui_core::buffer::{Buffer, Cell};
+use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier};
 use terminal_size::{Height, Width, terminal_size_of};
@@ -370,23 +370,27 @@ fn key_of(last: u8, numbers: &[u8]) -> Option<Key> {
 /// Clears the screen.
 const CLEAR: &str = "\x1b[0m\x1b[2J";
 
-/// The output that turns the screen `before` into the screen `next`, with the cursor where the user
+/// The output that turns the screen `old` into the screen `next`, with the cursor where the user
 /// types. Empty if the two are equal.
-fn changes(
-    before: &Buffer,
-    next: &Buffer,
-    cursor: Option<(u16, u16)>,
-    choice: ColorChoice,
-) -> String {
+fn changes(old: &Buffer, next: &Buffer, cursor: Option<(u16, u16)>, choice: ColorChoice) -> String {
     let mut text = String::new();
     let mut behind = None;
     let mut style = String::new();
-    for (x, y, cell) in before.diff(next) {
+    for (x, y, cell) in old.diff(next) {
         if behind != Some((x, y)) {
             // Numbers of lines and columns begin at 1.
             text += &format!("\x1b[{};{}H", y + 1, x + 1);
         }
-        let wanted = style_of(cell, choice);
+        let is_yellow = choice != ColorChoice::Never && cell.fg == Color::Yellow;
+        // The parameters of SGR after the 0.
+        let parameters = [
+            (cell.modifier.contains(Modifier::BOLD), ";1"),
+            (cell.modifier.contains(Modifier::DIM), ";2"),
+            (cell.modifier.contains(Modifier::REVERSED), ";7"),
+            (is_yellow, ";33"),
+        ];
+        let set = parameters.iter().filter(|(is_set, _)| *is_set);
+        let wanted: String = set.map(|(_, number)| *number).collect();
         if wanted != style {
             text += &format!("\x1b[0{wanted}m");
             style = wanted;
@@ -405,18 +409,6 @@ fn changes(
         None => {}
     }
     text
-}
-
-/// The parameters of SGR after the 0.
-fn style_of(cell: &Cell, choice: ColorChoice) -> String {
-    let is_yellow = choice != ColorChoice::Never && cell.fg == Color::Yellow;
-    let parameters = [
-        (cell.modifier.contains(Modifier::BOLD), ";1"),
-        (cell.modifier.contains(Modifier::DIM), ";2"),
-        (cell.modifier.contains(Modifier::REVERSED), ";7"),
-        (is_yellow, ";33"),
-    ];
-    parameters.iter().filter(|(is_set, _)| *is_set).map(|(_, number)| *number).collect()
 }
 
 #[cfg(test)]

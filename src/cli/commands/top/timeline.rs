@@ -31,8 +31,35 @@ pub(super) fn timeline(
     now: &Now,
 ) -> Vec<String> {
     let mut lanes: BTreeMap<Lane, Vec<Span>> = BTreeMap::new();
-    records.iter().for_each(|record| past(name, record, &mut lanes, now));
-    present.into_iter().for_each(|key| today(key, &mut lanes, now));
+    let mut add = |lane, span| lanes.entry(lane).or_default().push(span);
+    for record in records {
+        let Some(item) = record.items.iter().find(|item| item.key == name) else { continue };
+        let ended = milliseconds(&record.ended, now);
+        let granted = ended.saturating_add(record.held_ms.unwrap_or(0));
+        if record.waited_ms > 0 {
+            add(Lane::Waiting, (granted.saturating_add(record.waited_ms), granted));
+        }
+        if record.held_ms.is_some() {
+            // Holds that share the slots of another hold have no row.
+            let held = trace::lanes(item, SLOTS_MAX * 2).into_iter();
+            let held = held.filter(|lane| *lane != Lane::Shared);
+            held.for_each(|lane| add(lane, (granted, ended)));
+        }
+    }
+    for holder in present.iter().flat_map(|key| &key.holders) {
+        let span = (milliseconds(&holder.since, now), 0);
+        match holder.mode {
+            Some(Mode::Read) => add(Lane::Read, span),
+            Some(Mode::Write) => add(Lane::Write, span),
+            Some(Mode::Counted) | None => {
+                let slots = holder.slots.iter().take(SLOTS_MAX * 2);
+                slots.for_each(|slot| add(Lane::Slot(*slot), span));
+            }
+        }
+    }
+    for waiter in present.iter().flat_map(|key| &key.waiters) {
+        add(Lane::Waiting, (milliseconds(&waiter.since, now), 0));
+    }
     let oldest = lanes.values().flatten().map(|(begin, _)| *begin).max();
     let Some(oldest) = oldest.filter(|_| columns > NAME_COLUMNS * 2) else { return Vec::new() };
     let fits = |seconds: &&u64| **seconds * 1000 >= oldest;
@@ -63,40 +90,6 @@ fn title(lane: Lane) -> String {
         Lane::Read => "readers".to_owned(),
         Lane::Shared | Lane::Waiting => "waiting".to_owned(),
     }
-}
-
-/// Adds a request that has ended.
-fn past(name: &str, record: &HistoryRecord, lanes: &mut BTreeMap<Lane, Vec<Span>>, now: &Now) {
-    let Some(item) = record.items.iter().find(|item| item.key == name) else { return };
-    let ended = milliseconds(&record.ended, now);
-    let granted = ended.saturating_add(record.held_ms.unwrap_or(0));
-    let mut add = |lane, span| lanes.entry(lane).or_default().push(span);
-    if record.waited_ms > 0 {
-        add(Lane::Waiting, (granted.saturating_add(record.waited_ms), granted));
-    }
-    if record.held_ms.is_some() {
-        // Holds that share the slots of another hold have no row.
-        let held = trace::lanes(item, SLOTS_MAX * 2).into_iter();
-        let held = held.filter(|lane| *lane != Lane::Shared);
-        held.for_each(|lane| add(lane, (granted, ended)));
-    }
-}
-
-/// Adds the present holders and waiters.
-fn today(key: &KeyInfo, lanes: &mut BTreeMap<Lane, Vec<Span>>, now: &Now) {
-    let mut add =
-        |lane, since: &str| lanes.entry(lane).or_default().push((milliseconds(since, now), 0));
-    for holder in &key.holders {
-        match holder.mode {
-            Some(Mode::Read) => add(Lane::Read, &holder.since),
-            Some(Mode::Write) => add(Lane::Write, &holder.since),
-            Some(Mode::Counted) | None => {
-                let slots = holder.slots.iter().take(SLOTS_MAX * 2);
-                slots.for_each(|slot| add(Lane::Slot(*slot), &holder.since));
-            }
-        }
-    }
-    key.waiters.iter().for_each(|waiter| add(Lane::Waiting, &waiter.since));
 }
 
 /// How many milliseconds ago that was.
