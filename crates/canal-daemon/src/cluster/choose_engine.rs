@@ -238,12 +238,22 @@ fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> 
     if let Some(url) = options.engine.clone().or_else(|| options.engine_variable()) {
         return Ok(Some(url));
     }
-    let EngineSettings { url, url_file, .. } = &config.engine;
+    let (EngineSettings { url, url_file, .. }, path) = (&config.engine, config.path.as_deref());
     if let Some(url) = url {
-        check_readers(url, config.path.as_deref())?;
+        check_readers(url, path)?;
         return Ok(Some(url.clone()));
     }
-    url_file.as_ref().map(|file| read_url(file, config.path.as_deref())).transpose()
+    let Some(file) = url_file else { return Ok(None) };
+    // A relative path starts at the configuration's directory.
+    let file = path.and_then(Path::parent).map_or_else(|| file.clone(), |dir| dir.join(file));
+    let named = |error| anyhow::anyhow!("{}: {error}", file.display());
+    let text = std::fs::read_to_string(&file).map_err(named)?;
+    let url = text.trim();
+    if url.is_empty() {
+        anyhow::bail!("{} contains no address", file.display());
+    }
+    check_readers(url, Some(&file))?;
+    Ok(Some(url.to_owned()))
 }
 
 const LEFT_OUT_HINT: &str = "build canal with the default features, which include all engines; \
@@ -262,19 +272,6 @@ fn snapshot_batches() -> Option<u64> {
 
 fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
     StartError { what: what.to_owned(), hint: hint.into() }.into()
-}
-
-/// Reads the address from a separate file. A relative path starts at the configuration's directory.
-fn read_url(file: &Path, config: Option<&Path>) -> anyhow::Result<String> {
-    let file = config.and_then(Path::parent).map_or_else(|| file.to_owned(), |dir| dir.join(file));
-    let named = |error| anyhow::anyhow!("{}: {error}", file.display());
-    let text = std::fs::read_to_string(&file).map_err(named)?;
-    let url = text.trim();
-    if url.is_empty() {
-        anyhow::bail!("{} contains no address", file.display());
-    }
-    check_readers(url, Some(&file))?;
-    Ok(url.to_owned())
 }
 
 /// Refuses a file that contains a password and that all users may read.

@@ -152,10 +152,14 @@ impl Watcher {
 
     /// Makes a watcher responsible for the holds of this page. Starts a watcher if none runs.
     fn answer_for(&mut self, page: &Writer, conns: &Conns) -> io::Result<()> {
-        let Some(program) = &self.program else { return Ok(()) };
+        let Some((file, arguments)) = &self.program else { return Ok(()) };
         if self.running.is_none() {
-            let running = self.running.insert(start(program)?);
-            conns.await_source(Source::WATCHER, &running.channel)?;
+            let (channel, its) =
+                socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+            let mut command = Command::new(file);
+            command.arg0("canal").args(arguments).stdin(its).stdout(Stdio::null());
+            let running = Running { child: command.spawn()?, channel, since: clock::now() };
+            conns.await_source(Source::WATCHER, &self.running.insert(running).channel)?;
         }
         let Some(Running { channel, .. }) = &self.running else { return Ok(()) };
         let word = [&[PAGE][..], &self.duty.0.to_ne_bytes()].concat();
@@ -175,14 +179,6 @@ impl Watcher {
     fn reap(&mut self) {
         self.ended.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
-}
-
-fn start((file, arguments): &(PathBuf, Vec<OsString>)) -> io::Result<Running> {
-    let (channel, its) =
-        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-    let mut command = Command::new(file);
-    command.arg0("canal").args(arguments).stdin(its).stdout(Stdio::null());
-    Ok(Running { child: command.spawn()?, channel, since: clock::now() })
 }
 
 // The rest of this file runs in the watcher process.

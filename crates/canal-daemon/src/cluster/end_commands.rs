@@ -52,10 +52,10 @@ impl Terminator {
 
     /// A message about the processes that must end before this host makes requests.
     pub(super) fn awaited_words(&self) -> Option<String> {
-        let pids: Vec<String> = self.lost_processes.awaited().iter().map(u32::to_string).collect();
-        let pids = pids.join(", ");
-        (!pids.is_empty())
-            .then(|| format!("commands that lost their locks must end first: pid {pids}"))
+        let awaited = self.lost_processes.awaited();
+        let pids = awaited.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let what = "commands that lost their locks must end first: pid";
+        (!pids.is_empty()).then(|| format!("{what} {pids}"))
     }
 }
 
@@ -89,15 +89,6 @@ impl<'a> Watched<'a> {
 }
 
 impl Terminator {
-    /// Schedules the end of all commands unless the engine answers before `kill_at`.
-    pub(super) fn endanger_all(&mut self, kill_at: u64) {
-        let Self { record, lost_processes, .. } = self;
-        lost_processes.spare(|token| record.each().contains_key(&token));
-        for (token, told) in record.each() {
-            lost_processes.endanger((*token, *told), || record.trace_of(told), kill_at);
-        }
-    }
-
     /// Schedules the kill of processes that received a grant that the log does not contain. Forgets
     /// the processes whose grant has ended.
     pub(super) fn schedule_unknown(&mut self, member: &Member, watched: Watched<'_>, now: u64) {
@@ -148,15 +139,6 @@ impl Terminator {
         let watched = |token, process| watched.find(token, process);
         for token in self.lost_processes.look(now, watched, find) {
             self.record.end(token);
-        }
-    }
-
-    /// Handles a hold that has ended in the table, while this host is a member. A process that lost
-    /// the token in an earlier membership did not release anything.
-    pub(super) fn hold_ended(&mut self, table: &Table, token: Token) {
-        if !self.lost_processes.has(token) && table.hold(token).is_none() {
-            self.record.end(token);
-            self.lost_processes.spare(|other| other != token);
         }
     }
 }

@@ -61,16 +61,21 @@ impl SharedMarker {
         chosen: &Chosen,
         boot: &str,
     ) -> Result<(Self, Vec<String>)> {
-        let earlier = earlier_boots(place, boot);
+        let noted = directories(place).into_iter().filter_map(|dir| read(&dir.join(NAME)).ok()?);
+        let mut earlier = Vec::new();
+        for known in noted.flat_map(|noted| noted.boots) {
+            if known != boot && !earlier.contains(&known) {
+                earlier.push(known);
+            }
+        }
         let mut boots = earlier.clone();
         boots.push(boot.to_owned());
         boots.drain(..boots.len().saturating_sub(BOOTS_MAX));
         let noted = Noted { engine: chosen.name.clone(), configured: chosen.configured, boots };
         let dir = place.state_dir().to_owned();
         sweep(&dir, PREPARED);
-        let mut bytes = serde_json::to_vec(&noted)?;
-        bytes.push(b'\n');
-        replace(&dir, PREPARED, &bytes)?;
+        let line = serde_json::to_string(&noted)? + "\n";
+        replace(&dir, PREPARED, line.as_bytes())?;
         Ok((Self { dir, prepared: true }, earlier))
     }
 
@@ -138,17 +143,6 @@ pub(crate) fn check(options: &Options, config: &Config, chosen: Option<&Chosen>)
 /// daemon has it: that daemon's boots may be those of another machine that lives.
 fn directories(place: &Place) -> [&Path; 2] {
     [place.state_dir(), &place.dir]
-}
-
-fn earlier_boots(place: &Place, boot: &str) -> Vec<String> {
-    let noted = directories(place).into_iter().filter_map(|dir| read(&dir.join(NAME)).ok()?);
-    let mut boots = Vec::new();
-    for known in noted.flat_map(|noted| noted.boots) {
-        if known != boot && !boots.contains(&known) {
-            boots.push(known);
-        }
-    }
-    boots
 }
 
 fn read(path: &Path) -> io::Result<Option<Noted>> {

@@ -166,22 +166,18 @@ impl Cluster {
         let Member { outage, full, .. } = &self.member;
         let refusal = self.trouble(&ledger.table).filter(|it| it.outage.refused);
         let advised = outage.as_ref().or(full.as_ref()).filter(|it| it.outage.hint.is_some());
-        if let Some(OngoingOutage { outage: Outage { why, hint, .. }, since }) =
-            refusal.or_else(|| advised.cloned())
-        {
-            let since = time(since.unix);
-            let failure =
-                away(format!("the daemon has been unable to use its engine since {since}: {why}"));
-            return Failure { hint: hint.map(Into::into), ..failure };
+        let unable = |to, it: &OngoingOutage| {
+            let (since, why) = (time(it.since.unix), &it.outage.why);
+            away(format!("the daemon has been unable to {to} its engine since {since}: {why}"))
+        };
+        if let Some(it) = refusal.as_ref().or(advised) {
+            let hint = it.outage.hint.clone().map(Into::into);
+            return Failure { hint, ..unable("use", it) };
         }
-        if let Some(OngoingOutage { outage: Outage { why, .. }, since }) = outage {
-            let since = time(since.unix);
+        if let Some(it) = outage {
             let hint =
                 "run `canal status` to see when it is back; holds stay valid while that is safe";
-            let failure = away(format!(
-                "the daemon has been unable to reach its engine since {since}: {why}"
-            ));
-            return failure.hint(hint);
+            return unable("reach", it).hint(hint);
         }
         if let Some(message) = self.terminator.awaited_words() {
             return away(message)

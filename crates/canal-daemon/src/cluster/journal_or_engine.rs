@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use crate::calls::in_flight::{Applied, Completion, InFlight, Proposed, VOID};
-use crate::cluster::end_commands::{ToEnd, Watched};
+use crate::calls::in_flight::{Completion, InFlight, Proposed, VOID};
+use crate::cluster::end_commands::{Terminator, ToEnd, Watched};
 use crate::cluster::engine_required::SharedMarker;
 use crate::cluster::health::not_yet;
 use crate::cluster::member_and_engine::{self, Cluster, now};
@@ -26,8 +26,7 @@ use crate::processes::holder_record::Holder;
 use crate::processes::watch_owners::Owners;
 use crate::store::table_and_log::{Ledger, NO_HOST};
 use canal_core::{
-    BYPASS_MAX_DEFAULT, Change, Entry, HoldState, HostId, Key, Outcome, Revision, Snapshot, Table,
-    Token, View,
+    BYPASS_MAX_DEFAULT, Change, HoldState, HostId, Key, Outcome, Snapshot, Table, Token, View,
 };
 use canal_protocol::{DeadlinePageFound, Failure};
 use canal_sys::clock;
@@ -143,11 +142,6 @@ impl Decide {
         Some(proposed)
     }
 
-    /// Applies the next entry of the log.
-    pub(crate) fn apply(&mut self, revision: Revision, entry: &Entry) -> Applied {
-        self.ledger.apply_entry(revision, entry)
-    }
-
     /// Replaces the table as a whole.
     ///
     /// # Errors
@@ -184,11 +178,10 @@ impl Decide {
 
     /// Takes the engine's answers. [`Self::next_event`] returns the events that follow from them.
     pub(crate) fn hear_engine(&mut self) {
-        if let Some(cluster) = &mut self.cluster {
-            // The event loop polls again with its own waker before it sleeps.
-            cluster.poll(&mut TaskContext::from_waker(Waker::noop()));
-            cluster.member.tick(now());
-        }
+        let Some(cluster) = &mut self.cluster else { return };
+        // The event loop polls again with its own waker before it sleeps.
+        cluster.poll(&mut TaskContext::from_waker(Waker::noop()));
+        cluster.member.tick(now());
     }
 
     /// Passes the calls of this turn to the engine. `is_needed`: something on this host depends on
@@ -205,18 +198,14 @@ impl Decide {
 
     /// Publishes the time until which the holds are safe.
     pub(crate) fn keep_deadline(&self) {
-        if let Some(cluster) = &self.cluster
-            && let Some(page) = &cluster.page
-        {
-            page.publish(cluster.member.deadline);
-        }
+        let Some(cluster) = &self.cluster else { return };
+        cluster.page.iter().for_each(|page| page.publish(cluster.member.deadline));
     }
 
     /// Offers a snapshot of the table for new hosts.
     pub(crate) fn store_snapshot(&mut self, chain: Chain) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.member.store(chain, &self.ledger.table.snapshot());
-        }
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.member.store(chain, &self.ledger.table.snapshot());
     }
 
     /// Notes an event about the engine itself.
@@ -332,10 +321,8 @@ impl Decide {
 
     /// Follows the recovery of the table, which may have begun or ended.
     pub(crate) fn follow_recovery(&mut self) {
-        if let Some(cluster) = &mut self.cluster {
-            let table = &self.ledger.table;
-            cluster.member.recovers(table.recovery(), table.globals().longest_ttl_ms);
-        }
+        let (Some(cluster), table) = (&mut self.cluster, &self.ledger.table) else { return };
+        cluster.member.recovers(table.recovery(), table.globals().longest_ttl_ms);
     }
 
     /// When the daemon needs a turn for the engine or its commands, in milliseconds of
@@ -364,7 +351,14 @@ impl Decide {
         let watched = Watched { table: &self.ledger.table, owners };
         let Deadline { term_at, kill_at, .. } = member.deadline;
         match which {
-            ToEnd::Due if is_member && now >= term_at => terminator.endanger_all(kill_at),
+            // The end of all commands, unless the engine answers before `kill_at`.
+            ToEnd::Due if is_member && now >= term_at => {
+                let (record, lost_processes) = (&terminator.record, &mut terminator.lost_processes);
+                lost_processes.spare(|token| record.each().contains_key(&token));
+                for (token, told) in record.each() {
+                    lost_processes.endanger((*token, *told), || record.trace_of(told), kill_at);
+                }
+            }
             ToEnd::Due => {
                 terminator.lost_processes.spare(|_| false);
                 if !is_member && is_unclaimed {
@@ -422,10 +416,13 @@ impl Decide {
     /// Handles a hold that has ended in the table. Until this host is a member, it may be reading
     /// another history of the log, in which the token belongs to another process.
     pub(crate) fn hold_ended(&mut self, token: Token) {
-        if self.ledger.is_member()
-            && let Some(cluster) = &mut self.cluster
-        {
-            cluster.terminator.hold_ended(&self.ledger.table, token);
+        let is_over = self.ledger.is_member() && self.ledger.table.hold(token).is_none();
+        let Some(cluster) = self.cluster.as_mut().filter(|_| is_over) else { return };
+        let Terminator { record, lost_processes, .. } = &mut cluster.terminator;
+        // A process that lost the token in an earlier membership did not release anything.
+        if !lost_processes.has(token) {
+            record.end(token);
+            lost_processes.spare(|other| other != token);
         }
     }
 
@@ -472,23 +469,19 @@ impl Decide {
 
     /// Starts another watcher if that is due.
     pub(crate) fn look_after_watcher(&mut self, conns: &mut Conns, now: Instant) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.watcher.look_after(cluster.page.as_ref(), conns, now);
-        }
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.watcher.look_after(cluster.page.as_ref(), conns, now);
     }
 
     /// Tells the watcher that the daemon ends on purpose.
     pub(crate) fn say_farewell(&self) {
-        if let Some(cluster) = &self.cluster {
-            cluster.watcher.say_farewell();
-        }
+        self.cluster.iter().for_each(|cluster| cluster.watcher.say_farewell());
     }
 
     /// Notes that this daemon sends no further tokens.
     pub(crate) fn close_tokens(&mut self) {
-        if let Some(cluster) = &mut self.cluster
-            && let Err(error) = cluster.tokens.close()
-        {
+        let Some(cluster) = &mut self.cluster else { return };
+        if let Err(error) = cluster.tokens.close() {
             tracing::warn!(%error, "the next daemon will not know exactly which tokens were \
                                     granted");
         }

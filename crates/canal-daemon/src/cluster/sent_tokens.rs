@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -52,12 +52,17 @@ impl SentTokens {
     /// # Errors
     /// The file cannot be read, or its content is invalid.
     pub(crate) fn open(place: &Place, engine: &str) -> io::Result<Self> {
+        use io::ErrorKind::{NotADirectory, NotFound};
         let dir = place.state_dir().to_owned();
         let mut found = Noted::default();
         // The usual directory may have been unavailable to the previous daemon.
         for dir in [&dir, &place.dir] {
             sweep(dir, NAME);
-            let noted = read(&dir.join(NAME))?.unwrap_or_default();
+            let noted: Noted = match fs::read(dir.join(NAME)) {
+                Ok(bytes) => serde_json::from_slice(&bytes)?,
+                Err(error) if matches!(error.kind(), NotFound | NotADirectory) => continue,
+                Err(error) => return Err(error),
+            };
             if noted.told_below > found.told_below {
                 found = noted;
             }
@@ -111,25 +116,17 @@ impl SentTokens {
     }
 
     fn write(&mut self, noted: Noted) -> io::Result<()> {
-        let mut bytes = serde_json::to_vec(&noted)?;
-        bytes.push(b'\n');
-        replace(&self.dir, NAME, &bytes)?;
+        let line = serde_json::to_string(&noted)? + "\n";
+        replace(&self.dir, NAME, line.as_bytes())?;
         self.noted = noted;
         Ok(())
     }
 }
 
-fn read(path: &Path) -> io::Result<Option<Noted>> {
-    use io::ErrorKind::{NotADirectory, NotFound};
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
-        Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn place(dir: &Path) -> Place {

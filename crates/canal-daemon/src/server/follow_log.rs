@@ -109,7 +109,7 @@ impl Server {
     /// Applies an entry, and notes its outcomes. Ends the calls of waiters that it refused or
     /// withdrew. `by`: the client that asked this daemon for the change.
     fn apply(&mut self, revision: Revision, entry: &Entry, by: Option<&Credentials>) -> Applied {
-        let applied = self.decide.apply(revision, entry);
+        let applied = self.decide.ledger_mut().apply_entry(revision, entry);
         self.observe.note(&entry.change, by, &applied, self.decide.ledger());
         // A confirmation has no outcome, but its grant counts from here.
         self.due.changed |=
