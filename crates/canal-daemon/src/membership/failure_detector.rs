@@ -42,24 +42,19 @@ impl FailureDetector {
     /// Records the engine's report of all incarnations that have not ended, which arrived at
     /// `now_ms`.
     pub(super) fn look(&mut self, now_ms: u64, alive: &[Alive]) {
-        let seen = std::mem::take(&mut self.seen);
-        let same = |alive: &Alive| seen.get(&alive.host).filter(|old| old.alive.sign == alive.sign);
-        let look = |alive: &Alive| {
-            let since_ms = same(alive).map_or(now_ms, |old| old.since_ms);
-            (alive.host, Observed { alive: *alive, since_ms })
-        };
-        self.seen = alive.iter().map(look).collect();
-        let before = std::mem::take(&mut self.heard);
-        let heard = |(host, seen): (&HostId, &Observed)| {
-            let heard_ms = match seen.alive.sign {
+        let (seen, heard) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.heard));
+        for alive in alive {
+            let old = seen.get(&alive.host).filter(|old| old.alive.sign == alive.sign);
+            let since_ms = old.map_or(now_ms, |old| old.since_ms);
+            let heard_ms = match alive.sign {
                 // The engine confirms at each check that it lives.
                 Sign::Watched => Some(now_ms),
-                Sign::Renewals(_) => Some(seen.since_ms),
-                Sign::Lapsed => before.get(host).copied(),
+                Sign::Renewals(_) => Some(since_ms),
+                Sign::Lapsed => heard.get(&alive.host).copied(),
             };
-            Some((*host, heard_ms?))
-        };
-        self.heard = self.seen.iter().filter_map(heard).collect();
+            self.seen.insert(alive.host, Observed { alive: *alive, since_ms });
+            self.heard.extend(heard_ms.map(|heard_ms| (alive.host, heard_ms)));
+        }
     }
 
     /// Restarts the wait for a sign of an incarnation.

@@ -62,24 +62,17 @@ impl Member {
     /// whether it does.
     fn go_on(&mut self, kept: Option<Kept>, epoch: u128, batches: &[Placed]) -> bool {
         let Some(mine) = self.incarnation.as_ref().map(|it| it.chain.link) else { return false };
-        let chain = kept.as_ref().map_or_else(|| Chain::new(epoch), |kept| kept.chain.clone());
-        match kept {
-            Some(kept) if chain.link.position > mine.position => {
-                if chain.knows(mine) == Known::Same {
-                    return self.skip_to(kept);
-                }
+        let mut chain = kept.as_ref().map_or_else(|| Chain::new(epoch), |kept| kept.chain.clone());
+        if let Some(kept) = kept.filter(|kept| kept.chain.link.position > mine.position) {
+            if chain.knows(mine) == Known::Same {
+                return self.skip_to(kept);
             }
-            _ => {
-                let mut scratch = chain;
-                for placed in batches.iter().take_while(|placed| placed.position <= mine.position) {
-                    // A batch that cannot be read now was not read before either.
-                    if scratch.read(placed, Trust::Loaded).is_err() {
-                        break;
-                    }
-                }
-                if scratch.link == mine {
-                    return true;
-                }
+        } else {
+            let mut earlier = batches.iter().take_while(|placed| placed.position <= mine.position);
+            // A batch that cannot be read now was not read before either.
+            let _ = earlier.try_for_each(|placed| chain.read(placed, Trust::Loaded).map(drop));
+            if chain.link == mine {
+                return true;
             }
         }
         self.rewritten();
