@@ -1,6 +1,6 @@
 //! Binds the socket, and gives it its group and mode.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -26,21 +26,16 @@ type Bound = (UnixListener, File);
 /// run out of inodes, too), removes the socket of a dead daemon to make room: the caller has the
 /// instance lock, so no daemon uses that socket.
 pub(super) fn bind(place: &Place, dir: &File, access: &SocketAccess) -> Result<Bound> {
+    let path = &place.socket;
+    let is_socket = || fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
     match bind_beside(place, dir, access) {
         Err(ClaimError::Io { error, .. })
-            if is_full(&error) && remove_dead_socket(&place.socket).is_ok() =>
+            if is_full(&error) && is_socket() && fs::remove_file(path).is_ok() =>
         {
             bind_beside(place, dir, access)
         }
         other => other,
     }
-}
-
-fn remove_dead_socket(path: &Path) -> io::Result<()> {
-    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    std::fs::remove_file(path)
 }
 
 /// Whether there is no room for another file, on the disk or in the user's quota.
@@ -59,7 +54,7 @@ fn bind_beside(place: &Place, dir: &File, access: &SocketAccess) -> Result<Bound
     // is 128 in musl, and 4096 in glibc.
     listen(&fd, Backlog::MAXALLOWABLE).map_err(|error| failed(error.into()))?;
     let file = File::from(open_path(&made).map_err(&failed)?);
-    std::fs::rename(&made, &place.socket).map_err(failed)?;
+    fs::rename(&made, &place.socket).map_err(failed)?;
     Ok((UnixListener::from(fd), file))
 }
 
@@ -89,6 +84,6 @@ fn permit(made: &Path, place: &Place, access: &SocketAccess) -> Result<()> {
         std::os::unix::fs::lchown(made, None, Some(group.gid)).map_err(failed(what))?;
     }
     let mode = access.mode_at(place.rule);
-    std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))
+    fs::set_permissions(made, fs::Permissions::from_mode(mode))
         .map_err(failed(format!("the mode {mode:04o}")))
 }

@@ -88,21 +88,25 @@ impl Replacing {
 impl Claim {
     /// Claims the place for a daemon that a client started, unless a daemon is being replaced.
     pub(crate) fn on_demand(place: &Place) -> Result<Self, ClaimError> {
-        let locks = take_locks(place)?;
-        // A replacement begins before the old daemon releases its lock, so this check cannot miss
-        // it.
-        if Replacing::is_under_way(place) {
-            return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
-        }
-        Self::with(locks, place)
+        Self::take(place, true)
     }
 
     /// Claims the place.
     pub(crate) fn new(place: &Place) -> Result<Self, ClaimError> {
-        Self::with(take_locks(place)?, place)
+        Self::take(place, false)
     }
 
-    fn with((dir, lock): (File, File), place: &Place) -> Result<Self, ClaimError> {
+    fn take(place: &Place, is_on_demand: bool) -> Result<Self, ClaimError> {
+        let dir = open_dir(place)?;
+        // Several daemons may share the lock on the directory: it means "in use".
+        let not_locked = |error| ClaimError::Lock { path: place.dir.clone(), error };
+        fs2::FileExt::try_lock_shared(&dir).map_err(not_locked)?;
+        let lock = take_lock(place)?;
+        // A replacement begins before the old daemon releases its lock, so this check cannot miss
+        // it.
+        if is_on_demand && Replacing::is_under_way(place) {
+            return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
+        }
         let guard = InstanceGuard::raise(place)?;
         let state =
             instance_lock::take_state(place, &guard.name).map_err(ClaimError::at(&place.dir))?;
@@ -246,15 +250,6 @@ fn open_dir(place: &Place) -> Result<File, ClaimError> {
 
 fn lock_path(place: &Place) -> PathBuf {
     place.dir.join("lock")
-}
-
-/// Takes the locks of a place: a shared one on its directory, and the instance lock.
-fn take_locks(place: &Place) -> Result<(File, File), ClaimError> {
-    let dir = open_dir(place)?;
-    // Several daemons may share the lock on the directory: it means "in use".
-    let not_locked = |error| ClaimError::Lock { path: place.dir.clone(), error };
-    fs2::FileExt::try_lock_shared(&dir).map_err(not_locked)?;
-    Ok((dir, take_lock(place)?))
 }
 
 /// Takes the instance lock.

@@ -132,11 +132,8 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<BTreeMap<Token, H
         OpenError::Io { .. } => anyhow::Error::from(error),
     })?;
     if opened.torn_bytes > 0 {
-        let bytes = opened.torn_bytes;
-        tracing::warn!(
-            bytes,
-            "the record of leases ended in the middle of an entry; no client got that lease"
-        );
+        let what = "the record of leases ended in the middle of an entry; no client got that lease";
+        tracing::warn!(bytes = opened.torn_bytes, "{what}");
     }
     Ok((opened.log, opened.leases))
 }

@@ -368,7 +368,20 @@ impl JournalStore {
     /// # Errors
     /// The daemon must not report any of these changes, and must end.
     fn commit(&mut self, table: &Table) -> io::Result<()> {
-        self.record(table)?;
+        if !self.turn.is_empty() {
+            self.reserve_tokens(table, 0)?;
+            if let Some(written) = self.fault.strikes_after(self.turn.len()) {
+                self.turn.truncate(written);
+                self.journal.append(&self.turn)?;
+                Fault::strike();
+            }
+            if let Err(error) = self.journal.append(&self.turn) {
+                tracing::warn!(%error, "cannot append to the journal; beginning a new one");
+                // Another file may be writable.
+                self.compact(table).map_err(|_| error)?;
+            }
+            self.turn.clear();
+        }
         // The daemon may report the end of a lease before it is durable. At worst the lease comes
         // back after a crash of the machine, if no lease was granted since: the append that makes a
         // grant durable contains all earlier ends.
@@ -377,25 +390,6 @@ impl JournalStore {
         {
             tracing::warn!(%error, "cannot make the end or the note of a lease durable yet");
         }
-        Ok(())
-    }
-
-    fn record(&mut self, table: &Table) -> io::Result<()> {
-        if self.turn.is_empty() {
-            return Ok(());
-        }
-        self.reserve_tokens(table, 0)?;
-        if let Some(written) = self.fault.strikes_after(self.turn.len()) {
-            self.turn.truncate(written);
-            self.journal.append(&self.turn)?;
-            Fault::strike();
-        }
-        if let Err(error) = self.journal.append(&self.turn) {
-            tracing::warn!(%error, "cannot append to the journal; beginning a new one");
-            // Another file may be writable.
-            self.compact(table).map_err(|_| error)?;
-        }
-        self.turn.clear();
         Ok(())
     }
 
