@@ -292,7 +292,10 @@ pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
 /// The reason, as the rest of a sentence about the file.
 pub(crate) fn check_writers(path: &Path, found: &Stat, users: &[u32]) -> Result<(), String> {
     let (owner, mode) = (found.st_uid, found.st_mode & 0o7777);
-    if !users.contains(&owner) && !is_root(owner) {
+    // A user namespace that does not map the machine's root shows it as the overflow user, like all
+    // other users that it does not map.
+    let is_root = owner == 0 || owner == NOBODY && uid_of_machine(0) != 0;
+    if !users.contains(&owner) && !is_root {
         let mut may = vec!["root".to_owned()];
         may.extend(users.iter().filter(|uid| **uid != 0).map(|uid| format!("uid {uid}")));
         may.dedup();
@@ -306,12 +309,6 @@ pub(crate) fn check_writers(path: &Path, found: &Stat, users: &[u32]) -> Result<
         ));
     }
     Ok(())
-}
-
-/// Whether a file belongs to the machine's root. A user namespace that does not map root shows it
-/// as the overflow user, like all other users that it does not map.
-fn is_root(owner: u32) -> bool {
-    owner == 0 || owner == NOBODY && uid_of_machine(0) != 0
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use crate::config::permissions::Group;
 use crate::config::values::{NumberOrText, duration, optional_ms, size};
 use crate::logging;
 use canal_history::Limits;
-use canal_protocol::paths::Rule;
 use canal_text::duration::milliseconds;
 
 /// The engine settings of a configuration, as the table `[engine]` has them.
@@ -211,14 +210,6 @@ pub(crate) struct SocketAccess {
     pub group: Option<Group>,
     #[serde(deserialize_with = "mode")]
     pub mode: Option<u32>,
-}
-
-impl SocketAccess {
-    /// The mode of the socket. By default, all users may connect to the daemon that they share, and
-    /// only its own user to any other daemon.
-    pub(crate) fn mode_at(&self, rule: Rule) -> u32 {
-        self.mode.unwrap_or(if rule == Rule::Shared { 0o666 } else { 0o600 })
-    }
 }
 
 /// A mode, as text in octal (`"0660"`) or as an octal number of TOML (`0o660`).

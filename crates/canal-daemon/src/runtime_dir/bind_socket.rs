@@ -14,7 +14,7 @@ use nix::sys::socket::{
 
 use crate::config::sections_and_defaults::SocketAccess;
 use crate::runtime_dir::instance_lock::ClaimError;
-use canal_protocol::paths::Place;
+use canal_protocol::paths::{Place, Rule};
 use canal_sys::private_dir::{open_path, remove_if_there};
 
 type Result<T> = std::result::Result<T, ClaimError>;
@@ -83,7 +83,10 @@ fn permit(made: &Path, place: &Place, access: &SocketAccess) -> Result<()> {
         let what = format!("the group {} (`group` of `[socket]`)", group.called);
         std::os::unix::fs::lchown(made, None, Some(group.gid)).map_err(failed(what))?;
     }
-    let mode = access.mode_at(place.rule);
+    // By default, all users may connect to the daemon that they share, and only its own user to any
+    // other daemon.
+    let usual = if place.rule == Rule::Shared { 0o666 } else { 0o600 };
+    let mode = access.mode.unwrap_or(usual);
     fs::set_permissions(made, fs::Permissions::from_mode(mode))
         .map_err(failed(format!("the mode {mode:04o}")))
 }

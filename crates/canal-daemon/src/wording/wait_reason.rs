@@ -44,25 +44,20 @@ pub(crate) const ABOUT_TO_BE_GRANTED: &str = "about to be granted";
 
 /// Why a request waits, in one clause.
 pub(crate) fn reason(reason: &Reason) -> String {
-    match reason {
-        Reason::Full { held: n, capacity } => held(*n, *capacity),
-        Reason::Conflict { .. } => "a holder conflicts with it".to_owned(),
-        Reason::Behind { barrier: false, .. } => "behind an earlier waiter".to_owned(),
-        Reason::Behind { barrier: true, .. } => {
-            "behind a waiter that was overtaken too often".to_owned()
-        }
-        Reason::Paused => "paused".to_owned(),
+    let text = match reason {
+        Reason::Full { held: n, capacity } => return held(*n, *capacity),
+        Reason::Conflict { .. } => "a holder conflicts with it",
+        Reason::Behind { barrier: false, .. } => "behind an earlier waiter",
+        Reason::Behind { barrier: true, .. } => "behind a waiter that was overtaken too often",
+        Reason::Paused => "paused",
         Reason::LargerThanLock { count, capacity } => {
-            format!("it asks for {}, but the size is {capacity}", slots(*count))
+            return format!("it asks for {}, but the size is {capacity}", slots(*count));
         }
-        Reason::Suspended => "its process is stopped".to_owned(),
-        Reason::Detached => {
-            "the daemon was restarted, and its client has not reconnected yet".to_owned()
-        }
-        Reason::Recovering => {
-            "the table is recovering because the engine may have lost entries".to_owned()
-        }
-    }
+        Reason::Suspended => "its process is stopped",
+        Reason::Detached => "the daemon was restarted, and its client has not reconnected yet",
+        Reason::Recovering => "the table is recovering because the engine may have lost entries",
+    };
+    text.to_owned()
 }
 
 /// How many slots of a size are held.
