@@ -123,9 +123,7 @@ impl Source {
             }
             again
         });
-        if let Some(mut waiting) = waiting {
-            waiting.end();
-        }
+        waiting.into_iter().for_each(|mut waiting| waiting.end());
         let acquired = result.inspect_err(|error| {
             if let ClientError::Failure(failure) = error {
                 size_notes(failure.notes());
@@ -404,9 +402,7 @@ impl Display<'_> {
 
     /// Removes the display from the terminal.
     fn end(&mut self) {
-        if let Some((_, mut waiting)) = self.shown.take() {
-            waiting.end();
-        }
+        self.shown.take().into_iter().for_each(|(_, mut waiting)| waiting.end());
     }
 }
 

@@ -116,9 +116,7 @@ impl Waiting {
 
     /// Prints a note above the display.
     pub(crate) fn note(&mut self, text: &str) {
-        if let Some(line) = &mut self.line {
-            line.erase();
-        }
+        self.line.iter_mut().for_each(TerminalLine::erase);
         stderr::note(text);
     }
 
@@ -161,7 +159,11 @@ impl Waiting {
     fn draw(&mut self, news: bool, passed: Duration) {
         let line = self.line.get_or_insert_with(TerminalLine::begin);
         let Some(here) = line.turn(news) else { return };
-        if self.last.as_ref().is_some_and(|(last, _)| is_held_by_this_job(last)) {
+        // Whether a holder belongs to the job of this process, as the recipes of one make(1) do.
+        let group = getpgrp();
+        let is_ours = |pid: u32| getpgid(Some(Pid::from_raw(pid.cast_signed()))) == Ok(group);
+        let mut holders = self.last.iter().flat_map(|(last, _)| &last.holders);
+        if holders.any(|holder| holder.pid != 0 && is_ours(holder.pid)) {
             line.erase();
             if self.choice == ProgressArg::Auto {
                 self.log(passed, here);
@@ -198,13 +200,6 @@ impl Waiting {
         let wait = Wait { progress, mode, here, waited, heard_ago: heard.elapsed() };
         waiting::fitted(&wait, columns, &Now::here())
     }
-}
-
-/// Whether a holder belongs to the job of this process, as the recipes of one make(1) do.
-fn is_held_by_this_job(progress: &Progress) -> bool {
-    let group = getpgrp();
-    let is_ours = |pid: u32| getpgid(Some(Pid::from_raw(pid.cast_signed()))) == Ok(group);
-    progress.holders.iter().any(|holder| holder.pid != 0 && is_ours(holder.pid))
 }
 
 /// The ancestors of this process, the nearest first.
@@ -288,9 +283,7 @@ impl TerminalLine {
         if text == self.text && drawn_line::is_drawn() {
             return;
         }
-        if let Some(shared) = &self.shared {
-            shared.set_drawn(true);
-        }
+        self.shared.iter().for_each(|shared| shared.set_drawn(true));
         drawn_line::draw(|| self.bar.set_message(text.clone()));
         self.text = text;
     }
@@ -325,9 +318,7 @@ impl TerminalLine {
         self.bar.set_draw_target(ProgressDrawTarget::hidden());
         self.bar = new_bar();
         drawn_line::forget();
-        if let Some(shared) = &self.shared {
-            shared.set_drawn(false);
-        }
+        self.shared.iter().for_each(|shared| shared.set_drawn(false));
     }
 }
 

@@ -58,7 +58,14 @@ pub(crate) fn run(args: &SetupArgs) -> Result {
             Step::Keep { .. } => {}
         }
     }
-    is_up()
+    let place = Place::find(None, MachineUid::own()).map_err(Failed::new)?;
+    if place.rule != Rule::Shared {
+        let message = format!("{SHARED_DIR} does not exist, although the daemon was started");
+        return Err(Failed::new(message));
+    }
+    let pid = Client::connect(&place, Start::Never)?.status(&StatusQuery::default())?.daemon.pid;
+    let socket = place.socket.display();
+    stdout::print(&format!("done: the daemon is listening at {socket}, pid {pid}\n")).map(drop)
 }
 
 fn unreadable(error: io::Error) -> Failed {
@@ -79,18 +86,6 @@ fn undo(failed: Failed) -> Failed {
     }
     let _ = fs::remove_dir(SHARED_DIR);
     failed.hint("fix that, then run `canal setup` again; it keeps existing files")
-}
-
-/// Whether the daemon of the machine answers.
-fn is_up() -> Result {
-    let place = Place::find(None, MachineUid::own()).map_err(Failed::new)?;
-    if place.rule != Rule::Shared {
-        let message = format!("{SHARED_DIR} does not exist, although the daemon was started");
-        return Err(Failed::new(message));
-    }
-    let pid = Client::connect(&place, Start::Never)?.status(&StatusQuery::default())?.daemon.pid;
-    let socket = place.socket.display();
-    stdout::print(&format!("done: the daemon is listening at {socket}, pid {pid}\n")).map(drop)
 }
 
 /// The files that a package also installs.

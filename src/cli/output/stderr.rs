@@ -113,9 +113,7 @@ pub(crate) fn shows(least: Verbosity) -> bool {
 pub(crate) fn failure(failed: &Failed) -> u8 {
     if !failed.message.is_empty() {
         message(&failed.message);
-        if let Some(advice) = &failed.hint {
-            hint(advice);
-        }
+        failed.hint.iter().for_each(|advice| hint(advice));
     }
     failed.code
 }

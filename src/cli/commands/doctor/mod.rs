@@ -84,9 +84,7 @@ fn page(findings: &[Finding], columns: Option<usize>) -> String {
             INDENT => format!("{lead:7}  {about:13}  {}\n", lines.next().unwrap_or_default()),
             _ => format!("{lead:7}  {about}\n"),
         };
-        for line in lines {
-            page += &format!("{:indent$}{line}\n", "");
-        }
+        page.extend(lines.map(|line| format!("{:indent$}{line}\n", "")));
     }
     page
 }

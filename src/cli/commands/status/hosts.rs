@@ -42,7 +42,14 @@ pub(super) fn list(
         Scope::Everything => usize::MAX,
         Scope::Key(_) => return,
     };
-    hosts.iter().take(room).for_each(|host| page.line(format!("  {}", about(host, now)), NOTE));
+    // `host 7 alpha (this one), since 14:02:11, renewed 2s ago`.
+    for HostInfo { id, here, host, since, renewed, .. } in hosts.iter().take(room) {
+        let here = if *here { " (this one)" } else { "" };
+        let renewed = renewed.as_ref().map(|at| format!("renewed {}", now.ago(at)));
+        let renewed = renewed.unwrap_or_else(|| "not seen yet".to_owned());
+        let (host, since) = (sanitize(host), now.clock(since));
+        page.line(format!("  host {id} {host}{here}, since {since}, {renewed}"), NOTE);
+    }
     if let Some(more @ 1..) = hosts.len().checked_sub(room) {
         let more = plural(more as u64, "more host", "more hosts");
         page.line(format!("  {more}; `canal status -v` shows all"), NOTE);
@@ -123,15 +130,6 @@ fn silence(engine: &EngineInfo, now: &Now) -> Option<String> {
         return None;
     }
     Some(now.age(since))
-}
-
-/// `host 7 alpha (this one), since 14:02:11, renewed 2s ago`.
-fn about(host: &HostInfo, now: &Now) -> String {
-    let HostInfo { id, here, since, renewed, .. } = host;
-    let here = if *here { " (this one)" } else { "" };
-    let renewed = renewed.as_ref().map(|at| format!("renewed {}", now.ago(at)));
-    let renewed = renewed.unwrap_or_else(|| "not seen yet".to_owned());
-    format!("host {id} {}{here}, since {}, {renewed}", sanitize(&host.host), now.clock(since))
 }
 
 #[cfg(test)]

@@ -180,9 +180,7 @@ struct Drawer<'a> {
 impl Drawer<'_> {
     fn draw(&self, page: &mut Page) {
         page.title(sanitize(&self.key.key), summary(self.key), KEY);
-        for holder in &self.key.holders {
-            self.holder(page, holder);
-        }
+        self.key.holders.iter().for_each(|holder| self.holder(page, holder));
         let waiters = &self.key.waiters;
         let room = if self.scope == Scope::Overview { WAITERS_IN_OVERVIEW } else { usize::MAX };
         let mut reason = None;

@@ -90,9 +90,8 @@ fn waiters(waits: &Waits, now: &Now) -> String {
     if waiters.is_empty() {
         text.clear();
     }
-    for wait in waiters {
-        text += &format!("  {}\n", wait_line(wait, &party(&wait.waiter), now));
-    }
+    let line = |it: &WaitInfo| format!("  {}\n", wait_line(it, &party(&it.waiter), now));
+    text.extend(waiters.iter().map(line));
     if *waiters_left_out > 0 {
         let more = plural(*waiters_left_out, "more wait was", "more waits were");
         text += &format!("{more} left out because there are too many\n");

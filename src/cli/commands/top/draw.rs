@@ -17,7 +17,7 @@ use crate::cli::commands::status::waits;
 use crate::cli::output::columns::{GAP, KEY, Line, NOTE, PLAIN, Page, WARNING};
 use crate::cli::output::sanitize::{fold, width};
 use crate::cli::{Now, command_line, cut, plural, sanitize, user_name};
-use crate::protocol::{HolderInfo, KeyInfo, Mode, Status};
+use crate::protocol::{HolderInfo, KeyInfo, Mode};
 
 /// The most lines of a question.
 const BOTTOM_LINES_MAX: usize = 4;
@@ -141,25 +141,24 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
             let said = model.opened().map(render::summary).unwrap_or_default();
             page.title(sanitize(&open.key), said, KEY);
         }
-        (None, None) => head_of_list(&mut page, model, status, now),
+        (None, None) => {
+            let (counts, longest) = render::crowd(status, now);
+            page.title(counts, longest, KEY);
+            let mut order = model.order.name().to_owned();
+            let filter = &model.filter;
+            if !filter.is_empty() {
+                order = format!("{} match `{}`, {order}", model.rows().len(), sanitize(filter));
+            }
+            page.line(order, NOTE);
+            if status.left_out > 0 {
+                let more = plural(status.left_out, "more key is", "more keys are");
+                let under = "use --under PREFIX to show only some keys";
+                page.line(format!("{more} left out; {under}"), WARNING);
+            }
+        }
     }
     lines.extend(page.lines(columns));
     lines
-}
-
-fn head_of_list(page: &mut Page, model: &Model, status: &Status, now: &Now) {
-    let (counts, longest) = render::crowd(status, now);
-    page.title(counts, longest, KEY);
-    let mut order = model.order.name().to_owned();
-    let filter = &model.filter;
-    if !filter.is_empty() {
-        order = format!("{} match `{}`, {order}", model.rows().len(), sanitize(filter));
-    }
-    page.line(order, NOTE);
-    if status.left_out > 0 {
-        let more = plural(status.left_out, "more key is", "more keys are");
-        page.line(format!("{more} left out; use --under PREFIX to show only some keys"), WARNING);
-    }
 }
 
 fn body(model: &Model, columns: usize, now: &Now) -> Vec<Line> {

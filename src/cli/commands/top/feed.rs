@@ -177,7 +177,14 @@ impl Ask {
                     WouldKill { key: Some(key.clone()), waiters: true, ..WouldKill::default() };
                 let found = client.would_kill(&asked)?;
                 let target = found.targets.into_iter().find(|it| who.is(it));
-                let target = target.ok_or_else(|| absent(found.left_out))?;
+                let target = target.ok_or_else(|| match found.left_out {
+                    0 => Failed::new("it no longer holds the lock or waits for it"),
+                    _ => Failed::new(
+                        "the daemon lists only the first holders and waiters of this key, and this \
+                         is not one of them",
+                    )
+                    .hint("end it with `canal kill --pid PID`"),
+                })?;
                 end_processes::refusal(&target)?;
                 let line = kill::line(&target, &now);
                 let question = format!("send {} to {line}?", end_processes::name(SIGNAL));
@@ -205,17 +212,6 @@ impl Ask {
 /// The release of the hold with this token.
 fn of_token(token: u64) -> Release {
     Release { token: Some(token), ..Release::default() }
-}
-
-fn absent(left_out: u64) -> Failed {
-    match left_out {
-        0 => Failed::new("it no longer holds the lock or waits for it"),
-        _ => Failed::new(
-            "the daemon lists only the first holders and waiters of this key, and this is not one \
-             of them",
-        )
-        .hint("end it with `canal kill --pid PID`"),
-    }
 }
 
 impl Who {

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::super::model::tests::{model, press, status, three};
 use super::*;
 use crate::cli::wording::time::tests::at;
-use crate::protocol::Waits;
+use crate::protocol::{Status, Waits};
 
 const SIZES: [(u16, u16); 2] = [(80, 24), (40, 12)];
 
