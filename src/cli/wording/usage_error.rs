@@ -168,13 +168,13 @@ fn from_elsewhere(error: &clap::Error, verb: &str, operand: Option<&str>) -> Opt
             let foreign = FOREIGN.iter().find(|(options, _)| options.contains(&&*option));
             foreign?.1.to_owned()
         }
-        (ErrorKind::UnknownArgument, "release" | "resize" | "status")
-            if matches!(&*option, "-k" | "--key") =>
-        {
-            format!("give the key without an option: `canal {verb} KEY`")
-        }
         (ErrorKind::UnknownArgument, "") if is_option && is_of_run(&option) => {
             format!("write `run` before the option: `canal run {option} …`")
+        }
+        (ErrorKind::UnknownArgument, verb)
+            if matches!(&*option, "-k" | "--key") && takes_key_as_operand(verb) =>
+        {
+            format!("give the key without an option: `canal {verb} KEY`")
         }
         (ErrorKind::UnknownArgument, _) if is_option => return None,
         (ErrorKind::UnknownArgument, "acquire") if sized_key(&arg).is_ok() => {
@@ -211,6 +211,17 @@ fn is_of_run(option: &str) -> bool {
         let short = arg.get_short().map(|short| format!("-{short}"));
         let long = arg.get_long().map(|long| format!("--{long}"));
         [short, long].iter().flatten().any(|name| name == option)
+    })
+}
+
+/// Whether a subcommand takes a key without an option.
+fn takes_key_as_operand(verb: &str) -> bool {
+    let definition = Cli::command();
+    let mut operands =
+        definition.find_subcommand(verb).into_iter().flat_map(Command::get_positionals);
+    operands.any(|operand| {
+        let mut names = operand.get_value_names().into_iter().flatten();
+        names.any(|name| name.contains("KEY") || name == "NAME")
     })
 }
 
@@ -402,6 +413,10 @@ mod tests {
                 &["resize", "--key", "x", "-j", "4"],
                 "give the key without an option: `canal resize KEY`",
             ),
+            (&["kill", "-k", "x"], "give the key without an option: `canal kill KEY`"),
+            (&["leader", "-k", "x"], "give the key without an option: `canal leader KEY`"),
+            (&["history", "--key", "x"], "give the key without an option: `canal history KEY`"),
+            (&["renew", "-k", "x"], "see `canal help renew`"),
             (
                 &["release", "a", "b"],
                 "`canal release` takes one key; release everything with --all",
