@@ -218,7 +218,7 @@ pub(crate) struct HowArgs {
     /// Append the job's output to FILE [default: a file in the state directory]
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) log: Option<PathBuf>,
-    /// Print the job as JSON
+    /// Print the job, or the reason why there is none, as JSON
     #[arg(long, hide_short_help = true)]
     pub(crate) json: bool,
 }

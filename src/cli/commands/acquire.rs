@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::cli::arguments::request::RequestArgs;
 use crate::cli::lock_source::{self, Asking, Source, end_coordinator};
 use crate::cli::owner::Owner;
-use crate::cli::wording::print_refusal::{self, Refused};
+use crate::cli::wording::print_refusal;
 use crate::cli::{AcquireArgs, Failed, Global, Result, millis, stated, stderr, stdout, wrong};
 use crate::client::{self, ClientError};
 use crate::nodes::Require;
@@ -109,9 +109,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
             told?;
         }
         Err(Failed { failure: Some(failure), .. }) if failure.name == ErrorName::Refused => {
-            let failed = print_refusal::explain(&failure, &asked.wait);
-            stdout::json_if(args.json, &Refused::new(&failure, failure.notes()))?;
-            return Err(failed);
+            return Err(print_refusal::report(&failure, &asked.wait, args.json));
         }
         Err(failed) => return Err(failed),
     }

@@ -142,7 +142,7 @@ impl<'a> Job<'a> {
             Err(failed) => match &failed.failure {
                 Some(why) if why.name == ErrorName::SupervisorRequired => return None,
                 Some(why) if why.name == ErrorName::Refused => {
-                    return Some(print_refusal::explain(why, wait));
+                    return Some(print_refusal::report(why, wait, self.args.how.json));
                 }
                 _ => return Some(failed),
             },

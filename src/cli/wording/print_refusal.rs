@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::arguments::request::WaitArgs;
-use crate::cli::{Failed, Now, Verbosity, stderr};
+use crate::cli::{Failed, Now, Verbosity, stderr, stdout};
 use crate::protocol::{CycleStepInfo, Failure, HOLDERS_SHOWN_MAX, HolderInfo, SizeNote};
 use crate::run::OwnCode;
 
@@ -56,6 +56,13 @@ pub(crate) fn explain(failure: &Failure, wait: &WaitArgs) -> Failed {
         }
     }
     Failed::silent(code)
+}
+
+/// Like [`explain`], and prints the refusal as JSON, too, if the user asked for that.
+pub(crate) fn report(failure: &Failure, wait: &WaitArgs, as_json: bool) -> Failed {
+    let failed = explain(failure, wait);
+    let printed = stdout::json_if(as_json, &Refused::new(failure, failure.notes()));
+    printed.err().unwrap_or(failed)
 }
 
 fn code(failure: &Failure, wait: &WaitArgs) -> u8 {

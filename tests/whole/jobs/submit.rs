@@ -69,6 +69,10 @@ fn what_is_refused_leaves_no_job_and_ends_as_a_run_would() {
     let refused = world.canal(["submit", "-n", "-k", "x", "--", "true"]).end().code(75);
     assert!(refused.stderr.contains("1 of 1 slots held"), "{refused:?}");
     assert_eq!(refused.stdout, "");
+    let refused = world.canal(["submit", "--json", "-n", "-k", "x", "--", "true"]).end().code(75);
+    assert_eq!(refused.json()["refused"], "full", "{refused:?}");
+    let skipped = ["submit", "--json", "-n", "-E", "0", "-k", "x", "--", "true"];
+    assert_eq!(world.canal(skipped).end().code(0).json()["refused"], "full");
     world.canal(["submit", "-n", "-E", "9", "-k", "x", "--", "true"]).end().code(9);
     world.canal(["submit", "-k", "x:2", "-j", "1", "--", "true"]).end().code(125);
     let typo = world.canal(["submit", "-k", "x", "--", "nonesuch"]).end().code(127);

@@ -1,6 +1,6 @@
 //! `canal submit` and `canal run --detach`: submits a job, and returns once its request is queued.
 //! The job is an ordinary `canal run` with a supervisor, in its own session. Until its request is
-//! queued, its messages go to the caller's stderr; from then on they go to its log.
+//! queued, its output goes to the caller; from then on it goes to its log.
 //!
 //! Invariant: either the caller learns the number of the job, or there is no job.
 
@@ -70,7 +70,7 @@ pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
         Ok(true) => {
             drop(reader);
             let reporter =
-                Reporter { new, keys, pipe: Some(writer.into()), published: None, stderr: None };
+                Reporter { new, keys, pipe: Some(writer.into()), published: None, caller: None };
             let failed = |error| stderr::failure(&cannot_start(error));
             std::process::exit(background(job, reporter).unwrap_or_else(failed).into())
         }
@@ -104,16 +104,16 @@ fn background(mut job: run::Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
     // job has a session of its own.
     fds::close_except(&kept);
     dup2_stdin(File::open("/dev/null")?)?;
-    dup2_stdout(&reporter.new.log)?;
-    reporter.stderr = Some(io::stderr().as_fd().try_clone_to_owned()?);
-    dup2_stderr(&reporter.new.log)?;
+    let stdout = io::stdout().as_fd().try_clone_to_owned()?;
+    reporter.caller = Some((stdout, io::stderr().as_fd().try_clone_to_owned()?));
+    write_to(&reporter.new.log, &reporter.new.log)?;
     startup::standard_descriptors_opened();
     job.record = Some(reporter.new.to_close()?);
     let job = &job;
     let child = move |channel| {
-        if let Some(stderr) = &reporter.stderr {
-            // Otherwise the messages are in the log.
-            let _ = dup2_stderr(stderr);
+        if let Some((stdout, stderr)) = &reporter.caller {
+            // Otherwise the output is in the log.
+            let _ = write_to(stdout, stderr);
         }
         let mut queued = |session: &str, position| reporter.queued(session, position);
         let code = job.start_in_child(channel, None, Some(&mut queued));
@@ -138,8 +138,8 @@ struct Reporter {
     pipe: Option<File>,
     /// The number of the job, and that of its session, once it has reported.
     published: Option<(u64, u64)>,
-    /// The caller's stderr.
-    stderr: Option<OwnedFd>,
+    /// The caller's stdout and stderr.
+    caller: Option<(OwnedFd, OwnedFd)>,
 }
 
 impl Reporter {
@@ -162,8 +162,8 @@ impl Reporter {
         let log = self.new.publish(job, keys).map_err(failed)?;
         let sent = send(pipe, &Report::Queued(Queued { job, session, position, log }));
         sent.map_err(|_| Failed::new("the command that submits the job has ended"))?;
-        let _ = dup2_stderr(&self.new.log);
-        (self.pipe, self.stderr, self.published) = (None, None, Some((job, job)));
+        let _ = write_to(&self.new.log, &self.new.log);
+        (self.pipe, self.caller, self.published) = (None, None, Some((job, job)));
         Ok(())
     }
 
@@ -175,6 +175,12 @@ impl Reporter {
             let _ = send(&mut pipe, &Report::Ended(code));
         }
     }
+}
+
+/// Lets this process write its standard output and its messages to these files.
+fn write_to(stdout: &impl AsFd, stderr: &impl AsFd) -> io::Result<()> {
+    dup2_stdout(stdout)?;
+    Ok(dup2_stderr(stderr)?)
 }
 
 fn send(pipe: &mut File, report: &Report) -> io::Result<()> {
