@@ -1,9 +1,8 @@
 //! Decides whether a request can be granted, and names the item that prevents it.
 
 use crate::index::grant_order::Rank;
-use crate::index::key_tree::Node;
 use crate::state::table::{Contender, Share};
-use crate::{FrameId, GrantedItem, Item, Key, Mode, Slots, Table, View};
+use crate::{FrameId, GrantedItem, Item, Key, Mode, Slots, Table};
 
 /// Why an item cannot be granted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,14 +48,35 @@ impl Table {
         lineage: &[FrameId],
         rank: Option<Rank>,
     ) -> Result<GrantedItem, Obstacle> {
-        let (key, mode, node) = (&item.key, item.ask.mode(), self.tree.node(&item.key));
-        if self.foreign_conflicts(key, node, mode, lineage) > 0 {
+        let (key, mode) = (&item.key, item.ask.mode());
+        if self.foreign_conflicts(key, mode, lineage) > 0 {
             return Err(Obstacle::Conflict);
         }
         let given = if let Some((count, own)) = item.ask.counted() {
-            self.counted_admission(item, (count, own), lineage, rank)?
+            let lock = self.tree.lock(key);
+            if let Some(base) = self.shareable_hold(lock, key, count, lineage) {
+                let slots = base.slots.lowest(count);
+                return Ok(GrantedItem {
+                    acquired: lock.held,
+                    slots,
+                    shared: true,
+                    view: base.view,
+                });
+            }
+            let class = lock.class_of(count, own);
+            if lock.settings.paused || !lock.fits(class) {
+                return Err(Obstacle::Conflict);
+            }
+            if rank.is_some_and(|rank| lock.first_ahead(class.capacity, rank).is_some()) {
+                return Err(Obstacle::Behind);
+            }
+            let view = lock.view_of(own);
+            let slots = lock.choose(count, view, item.ask.is_spread());
+            let acquired = lock.held.saturating_add(count);
+            GrantedItem { acquired, slots, shared: false, view: Some(view) }
         } else {
-            let acquired = node.map_or(0, |node| *node.here.held.of(mode)) as u64 + 1;
+            let held = self.tree.node(key).map_or(0, |node| *node.here.held.of(mode));
+            let acquired = held as u64 + 1;
             GrantedItem { acquired, slots: Slots::default(), shared: false, view: None }
         };
         // Most tables have no waiters.
@@ -64,44 +84,12 @@ impl Table {
             self.tree.first_before(key, mode, rank).is_some()
                 && !self.lineage_covers(key, mode, lineage)
         });
-        if is_behind && !given.shared { Err(Obstacle::Behind) } else { Ok(given) }
+        if is_behind { Err(Obstacle::Behind) } else { Ok(given) }
     }
 
-    fn counted_admission(
-        &self,
-        item: &Item,
-        (count, own): (u64, Option<View>),
-        lineage: &[FrameId],
-        rank: Option<Rank>,
-    ) -> Result<GrantedItem, Obstacle> {
-        let lock = self.tree.lock(&item.key);
-        if let Some(base) = self.shareable_hold(lock, &item.key, count, lineage) {
-            let slots = base.slots.lowest(count);
-            return Ok(GrantedItem { acquired: lock.held, slots, shared: true, view: base.view });
-        }
-        let class = lock.class_of(count, own);
-        if lock.settings.paused || !lock.fits(class) {
-            return Err(Obstacle::Conflict);
-        }
-        if rank.is_some_and(|rank| lock.first_ahead(class.capacity, rank).is_some()) {
-            return Err(Obstacle::Behind);
-        }
-        let view = lock.view_of(own);
-        let slots = lock.choose(count, view, item.ask.is_spread());
-        let acquired = lock.held.saturating_add(count);
-        Ok(GrantedItem { acquired, slots, shared: false, view: Some(view) })
-    }
-
-    /// The number of items held outside the lineage that conflict with an item of `key`, whose node
-    /// is `node`.
-    pub(crate) fn foreign_conflicts(
-        &self,
-        key: &Key,
-        node: Option<&Node>,
-        mode: Mode,
-        lineage: &[FrameId],
-    ) -> usize {
-        let all = self.tree.conflicts(key, node, mode);
+    /// The number of items held outside the lineage that conflict with an item of a key.
+    pub(crate) fn foreign_conflicts(&self, key: &Key, mode: Mode, lineage: &[FrameId]) -> usize {
+        let all = self.tree.conflicts(key, mode);
         if all == 0 {
             return 0;
         }

@@ -304,7 +304,7 @@ impl Table {
         let exempt = [lineage, gone].concat();
         asked.items.iter().all(|item| {
             let (key, mode) = (&item.key, item.ask.mode());
-            self.foreign_conflicts(key, self.tree.node(key), mode, &exempt) == 0
+            self.foreign_conflicts(key, mode, &exempt) == 0
                 && self.contested(item, lineage).is_none_or(|(lock, class)| {
                     let items = self.counted_by(key, gone).filter(|item| !item.shared);
                     let freed = lock.in_service(class.unit, items.map(|item| &item.slots));

@@ -159,12 +159,12 @@ impl KeyTree {
         self.change_own(&item.key, own);
     }
 
-    /// How many held items conflict with an item of `key`, whose node is already known.
-    pub(crate) fn conflicts(&self, key: &Key, node: Option<&Node>, mode: Mode) -> usize {
+    /// How many held items conflict with an item of a key.
+    pub(crate) fn conflicts(&self, key: &Key, mode: Mode) -> usize {
         let count = |sums: &Sums| sums.held.against(mode).sum::<usize>();
         let covering = key.above().filter_map(|covering| self.nodes.get(covering));
         let above: usize = covering.map(|node| count(&node.here)).sum();
-        above + node.map_or(0, |node| count(&node.here) + count(&node.below))
+        above + self.node(key).map_or(0, |node| count(&node.here) + count(&node.below))
     }
 
     /// The keys of held items that conflict with an item of `key`, each with its holds. Linear in

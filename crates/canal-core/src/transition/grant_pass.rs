@@ -6,9 +6,7 @@ use super::commit::Transition;
 use crate::deadlock::graph_reduction::Edges;
 use crate::index::counted_lock::Lock;
 use crate::index::grant_order::Rank;
-use crate::{
-    FrameId, Granted, GrantedItem, Key, Mode, Outcome, Refusal, RequestId, Table, WaiterStatus,
-};
+use crate::{Granted, GrantedItem, Key, Mode, Outcome, Refusal, RequestId, Table, WaiterStatus};
 
 impl Transition<'_> {
     /// Grants requests and breaks deadlocks until nothing is left to do. During a recovery it does
@@ -82,7 +80,7 @@ impl Transition<'_> {
     fn grant_readers(&mut self, key: &Key) {
         let tree = &self.table.tree;
         // `grant_by_bypass` finds the readers that are exempt from the conflict.
-        if tree.conflicts(key, tree.node(key), Mode::Read) > 0 {
+        if tree.conflicts(key, Mode::Read) > 0 {
             return;
         }
         let waiting = tree.waiting_here(key, Mode::Read);
@@ -126,30 +124,26 @@ impl Transition<'_> {
             let session = self.table.session(changed);
             let waiters: Vec<RequestId> = self.table.waiters_of_session(session).collect();
             for request in waiters {
-                self.revisit_request(request, changed);
+                let Some(waiter) = self.table.waiters.get(&request) else { continue };
+                if waiter.status == WaiterStatus::Suspended
+                    || !self.table.contender(waiter).lineage.contains(&changed)
+                    || self.try_waiter(request)
+                {
+                    continue;
+                }
+                let Some(waiter) = self.table.waiters.get(&request) else { continue };
+                let contender = self.table.contender(waiter);
+                let misfit = self.table.misfit(&contender);
+                if !matches!(misfit, Some(Refusal::Paused { .. }))
+                    && let Some(item) = self.table.own_deadlock(&contender)
+                {
+                    let why = Refusal::OwnDeadlock { item };
+                    self.commit(Outcome::Refused { request, why });
+                } else if misfit.is_some() {
+                    // It may have been active before, and preceded others.
+                    self.mark_waiter_dirty(request);
+                }
             }
-        }
-    }
-
-    fn revisit_request(&mut self, request: RequestId, changed: FrameId) {
-        let Some(waiter) = self.table.waiters.get(&request) else { return };
-        if waiter.status == WaiterStatus::Suspended
-            || !self.table.contender(waiter).lineage.contains(&changed)
-            || self.try_waiter(request)
-        {
-            return;
-        }
-        let Some(waiter) = self.table.waiters.get(&request) else { return };
-        let contender = self.table.contender(waiter);
-        let misfit = self.table.misfit(&contender);
-        if !matches!(misfit, Some(Refusal::Paused { .. }))
-            && let Some(item) = self.table.own_deadlock(&contender)
-        {
-            let why = Refusal::OwnDeadlock { item };
-            self.commit(Outcome::Refused { request, why });
-        } else if misfit.is_some() {
-            // It may have been active before, and preceded others.
-            self.mark_waiter_dirty(request);
         }
     }
 
