@@ -19,7 +19,6 @@ pub use admission::node_limits::{are_rivals, differs_in_nodes};
 pub use deadlock::{PartialTable, shortest_cycle};
 pub use find_leader::Leadership;
 pub use model::*;
-pub use queries::SizeFound;
 pub use state::Table;
 pub(crate) use state::table::Result;
 pub use why_waiting::{OwnSlots, Reason, Why};

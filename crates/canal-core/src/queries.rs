@@ -10,15 +10,6 @@ use crate::{
     Table, Token, View,
 };
 
-/// The size of a lock, other than the size that a request itself states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SizeFound {
-    /// The stored size, which applies to every request.
-    Stored(View),
-    /// The size that the latest hold stated. Requests that state no size follow it.
-    Followed(View),
-}
-
 impl Table {
     /// The keys that `prefix` covers (all keys if `None`) and that are in use, have a stored view
     /// or are paused, in order. The cost is proportional to their number.
@@ -104,14 +95,10 @@ impl Table {
         Some((lock.held_in_service(unit), capacity))
     }
 
-    /// The stored view of a key, or the view that the latest hold other than `own` stated.
-    pub fn size_found(&self, key: &Key, own: Option<Token>) -> Option<SizeFound> {
-        if let Some(stored) = self.settings(key).view {
-            return Some(SizeFound::Stored(stored));
-        }
-        self.stated_by_holds(key)
-            .find(|(token, _)| Some(*token) != own)
-            .map(|(_, view)| SizeFound::Followed(view))
+    /// The view that the latest hold of a key other than `own` stated.
+    pub fn stated_by_others(&self, key: &Key, own: Option<Token>) -> Option<View> {
+        let mut stated = self.stated_by_holds(key);
+        stated.find(|(token, _)| Some(*token) != own).map(|(_, view)| view)
     }
 
     /// The request with its views, as the table stores it or would store it.

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use canal_core::{Key, Request, SizeFound, Table, Token, View};
+use canal_core::{Key, Request, Table, Token, View};
 use canal_protocol::{SizeNote, WireItem};
 
 /// The number of remembered notes. A note is repeated after this many others.
@@ -27,9 +27,11 @@ impl ToldSizes {
     ) -> Vec<SizeNote> {
         let stated = asked.items.iter().filter_map(|item| Some((&item.key, item.ask.stated()?)));
         let notes = stated.filter_map(|(key, stated)| {
-            let found = table.size_found(key, own)?;
-            let (SizeFound::Stored(size) | SizeFound::Followed(size)) = found;
-            (size != stated).then(|| self.remembered(asked.uid, note(key, stated, found)))
+            let stored = table.settings(key).view;
+            let size = stored.or_else(|| table.stated_by_others(key, own))?;
+            let differs = size != stated;
+            let note = differs.then(|| note(key, stated, size, stored.is_some()))?;
+            Some(self.remembered(asked.uid, note))
         });
         notes.collect()
     }
@@ -56,20 +58,15 @@ impl ToldSizes {
     }
 }
 
-fn note(key: &Key, stated: View, found: SizeFound) -> SizeNote {
-    let (stored, followed) = match found {
-        SizeFound::Stored(size) => (Some(size.to_string()), None),
-        SizeFound::Followed(size) => (None, Some(size.to_string())),
+/// The note that a request states another size than the stored one, or else the one in use.
+fn note(key: &Key, stated: View, size: View, is_stored: bool) -> SizeNote {
+    let message = if is_stored {
+        format!("`{key}` has the stored size {size}, which replaces the given size {stated}")
+    } else {
+        format!("`{key}` is in use with the size {size}, but this request passes the size {stated}")
     };
-    let message = match found {
-        SizeFound::Stored(size) => {
-            format!("`{key}` has the stored size {size}, which replaces the given size {stated}")
-        }
-        SizeFound::Followed(size) => format!(
-            "`{key}` is in use with the size {size}, but this request passes the size {stated}"
-        ),
-    };
-    let (key, stated) = (key.to_string(), stated.to_string());
+    let (key, stated, size) = (key.to_string(), stated.to_string(), Some(size.to_string()));
+    let (stored, followed) = if is_stored { (size, None) } else { (None, size) };
     SizeNote { key, stated, stored, followed, message, first: false, read: None }
 }
 
@@ -79,8 +76,7 @@ mod tests {
 
     fn difference(uid: u32, key: &str, stated: u64) -> Told {
         let slots = |slots| View::Slots { slots };
-        let found = SizeFound::Stored(slots(1));
-        (uid, note(&Key::new(key).unwrap(), slots(stated), found).message)
+        (uid, note(&Key::new(key).unwrap(), slots(stated), slots(1), true).message)
     }
 
     #[test]
@@ -113,10 +109,10 @@ mod tests {
     fn a_note_names_both_sizes_and_which_one_counts() {
         let key = Key::new("db").unwrap();
         let (three, four) = (View::Buckets { per: 3, buckets: 1 }, View::Slots { slots: 4 });
-        let stored = note(&key, four, SizeFound::Stored(View::Slots { slots: 3 }));
+        let stored = note(&key, four, View::Slots { slots: 3 }, true);
         assert_eq!(stored.message, "`db` has the stored size 3, which replaces the given size 4");
         assert_eq!((stored.stored.as_deref(), stored.followed), (Some("3"), None));
-        let followed = note(&key, four, SizeFound::Followed(three));
+        let followed = note(&key, four, three, false);
         assert_eq!(
             followed.message,
             "`db` is in use with the size 3x1, but this request passes the size 4"
