@@ -6,8 +6,8 @@ use std::fmt;
 use serde::de::Error;
 use serde::{Deserialize, Serialize};
 
-macro_rules! number {
-    ($(#[$doc:meta])* $name:ident) => {
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident,)*) => {$(
         $(#[$doc])*
         #[derive(
             Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -20,25 +20,24 @@ macro_rules! number {
                 self.0.fmt(f)
             }
         }
-    };
+    )*};
 }
 
-number! {
+numbers! {
     /// The position of an entry in the log; the first entry has revision 1.
-    Revision
-}
-number! {
+    Revision,
     /// Identifies a request: the revision of the entry that made it.
-    RequestId
-}
-number! {
+    RequestId,
     /// Identifies a frame: the revision of the request that opened it.
-    FrameId
-}
-number! {
+    FrameId,
     /// A fencing token. It increases by at least 1 with each grant of the table, and is never
     /// reused.
-    Token
+    Token,
+    /// The host whose daemon watches an owner; 0 is the only host of an embedded journal.
+    HostId,
+    /// Milliseconds since 1970-01-01 UTC by the proposer's clock. Shown, but no decision depends on
+    /// it.
+    UnixMillis,
 }
 
 impl Token {
@@ -47,16 +46,6 @@ impl Token {
     pub fn by_clock(now: UnixMillis) -> Self {
         Self(now.0.saturating_mul(1 << 20) / 1000)
     }
-}
-
-number! {
-    /// The host whose daemon watches an owner; 0 is the only host of an embedded journal.
-    HostId
-}
-number! {
-    /// Milliseconds since 1970-01-01 UTC by the proposer's clock. Shown, but no decision depends on
-    /// it.
-    UnixMillis
 }
 
 /// The number that 32 hexadecimal digits represent.
@@ -78,8 +67,8 @@ fn with_digits<T>(bits: u128, then: impl FnOnce(&str) -> T) -> T {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-macro_rules! hex_name {
-    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+macro_rules! hex_names {
+    ($($(#[$doc:meta])* $name:ident = $what:literal,)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub u128);
@@ -115,33 +104,27 @@ macro_rules! hex_name {
                 Text::deserialize(deserializer)?.0.parse().map_err(Error::custom)
             }
         }
-    };
+    )*};
 }
 
-hex_name! {
+hex_names! {
     /// A random name that the client chooses for a request.
     ///
     /// It makes requests idempotent: a client that lost the answer sends the same tag again and
     /// gets the same grant, not a second one (the flaw in ZOOKEEPER-1262).
     #[derive(Default)]
-    Tag, "a tag"
-}
-hex_name! {
+    Tag = "a tag",
     /// Identifies a lease: the first half of the SHA-256 of its handle.
     ///
     /// The handle itself is a secret and never enters the table, which logs, snapshots and other
     /// hosts see. Its 128 random bits cannot be recovered from this hash.
-    LeaseId, "the name of a lease"
-}
-hex_name! {
+    LeaseId = "the name of a lease",
     /// Identifies a node: the first half of the SHA-256 of its machine's id, the folder of its
     /// socket and its user.
-    NodeId, "the id of a node"
-}
-hex_name! {
+    NodeId = "the id of a node",
     /// The random name that a client chooses for a request over nodes, the same on all of them. It
     /// is public and authorises nothing.
-    RunId, "the id of a run"
+    RunId = "the id of a run",
 }
 
 /// A process, identified within one boot and one pid namespace even if its pid is reused.
