@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha256};
 
-use canal_core::{FrameId, HoldState, HostId, LeaseId, Table};
+use canal_core::{FrameId, HostId, LeaseId, Table};
 use canal_protocol::Handle;
 use canal_sys::clock;
 
@@ -114,11 +114,6 @@ pub(crate) fn name_of(handle: Handle) -> LeaseId {
     let hash = Sha256::digest(handle.bits().to_be_bytes());
     let half = hash.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte));
     LeaseId(half)
-}
-
-/// Whether a hold is an unconfirmed part of a request over nodes.
-pub(crate) fn is_collecting(hold: &HoldState) -> bool {
-    hold.provisional && hold.asked.over_nodes.is_some()
 }
 
 #[cfg(test)]

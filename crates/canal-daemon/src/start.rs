@@ -23,7 +23,7 @@ use crate::history::writer::Files;
 use crate::hooks::active_hooks::Hooks;
 use crate::hooks::event::About;
 use crate::jobserver::builds::Jobservers;
-use crate::lease_deadlines::{Leases, is_collecting};
+use crate::lease_deadlines::Leases;
 use crate::metrics::exporter::{self, Exporter};
 use crate::net::all_connections::{Conns, Source};
 use crate::net::unread_reports::Reports;
@@ -362,7 +362,7 @@ fn resume(server: &mut Server) -> anyhow::Result<()> {
     if server.decide.is_used() {
         server.propose(Change::Detach { host: server.decide.host() });
     }
-    let collecting = server.decide.table().holds().filter(|hold| is_collecting(hold));
+    let collecting = server.decide.table().holds().filter(|hold| hold.is_collecting());
     let collecting: Vec<RequestId> = collecting.map(|hold| hold.request).collect();
     collecting.into_iter().for_each(|request| server.propose(Change::Withdraw { request }));
     server.follow()?;

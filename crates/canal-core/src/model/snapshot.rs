@@ -143,6 +143,11 @@ impl HoldState {
         self.items.iter().map(|item| item.key.clone()).collect()
     }
 
+    /// Whether it is an unconfirmed part of a request over nodes.
+    pub fn is_collecting(&self) -> bool {
+        self.provisional && self.asked.over_nodes.is_some()
+    }
+
     /// Whether this hold yields to any request.
     pub(crate) fn is_unconfirmed_spare(&self) -> bool {
         self.provisional && self.asked.over_nodes.as_deref().is_some_and(|over| over.spare)

@@ -156,10 +156,9 @@ impl Transition<'_> {
         let frame = self.table.lease(lease).and_then(|frame| self.table.frame(frame));
         // An unconfirmed part ends with its connection, so a client that renews it by its handle
         // must not rely on it.
-        let is_collecting = |hold: &HoldState| hold.provisional && hold.asked.over_nodes.is_some();
         let holding = frame.filter(|frame| {
             let mut holds = self.table.holds_in(frame.id).peekable();
-            holds.peek().is_some() && !holds.any(is_collecting)
+            holds.peek().is_some() && !holds.any(HoldState::is_collecting)
         });
         let renewed = holding.and_then(|frame| Some((frame.id, frame.lease?.renewals)));
         self.commit(match renewed {

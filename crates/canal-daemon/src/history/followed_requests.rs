@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::lease_deadlines::is_collecting;
 use crate::waiters::Open;
 use crate::wording::pid_of;
 use canal_core::{FrameId, Owner, RequestId, Table, View};
@@ -101,7 +100,7 @@ impl Unseen {
     pub(crate) fn of_table(table: &Table, known_ms: u64) -> Self {
         let holds = table.holds().map(|hold| {
             let open = Open::of_hold(table, hold);
-            match is_collecting(hold) {
+            match hold.is_collecting() {
                 // Its client never received the grant.
                 true => (hold.request, Open { hold: None, ..open }, Ending::Withdrawn),
                 false => (hold.request, open, Ending::Ended),

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::lease_deadlines::is_collecting;
 use canal_core::{FrameId, Globals, HoldState, RequestId, Revision, Snapshot, Table, Token};
 use canal_log::lease_file::{Changes, HeldLease, LeaseLog};
 use canal_sys::clock;
@@ -130,7 +129,7 @@ fn is_lease(table: &Table, token: Token) -> bool {
 }
 
 fn is_kept(hold: &HoldState) -> bool {
-    hold.asked.ttl_ms.is_some() && !is_collecting(hold)
+    hold.asked.ttl_ms.is_some() && !hold.is_collecting()
 }
 
 /// The tokens of a table's leases.

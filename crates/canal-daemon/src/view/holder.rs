@@ -8,7 +8,6 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use crate::lease_deadlines::is_collecting;
 use crate::view::visible_table::{Shown, frame_name, held_item};
 use crate::wording::{pid_of, time};
 use canal_core::{
@@ -118,7 +117,7 @@ impl<'a> Shown<'a> {
     /// The remaining TTL of the lease that has a hold, if a lease has it.
     pub(crate) fn lease(&self, hold: &HoldState) -> Option<LeaseInfo> {
         let ttl_ms = hold.asked.ttl_ms?;
-        let left_ms = self.leases.left_ms(hold.frame).filter(|_| !is_collecting(hold));
+        let left_ms = self.leases.left_ms(hold.frame).filter(|_| !hold.is_collecting());
         let end = |left| time(UnixMillis(clock::unix_ms().saturating_add(left)));
         let state = self.table.frame(hold.frame).and_then(|frame| frame.lease);
         let renewals = state.map_or(0, |lease| lease.renewals);

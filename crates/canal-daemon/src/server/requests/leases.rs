@@ -3,7 +3,7 @@
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::Applied;
 use crate::calls::parameters;
-use crate::lease_deadlines::{is_collecting, name_of};
+use crate::lease_deadlines::name_of;
 use crate::net::call_state::{PendingCall, PendingRenewal};
 use crate::processes::identify_owner::OwnerFound;
 use crate::server::Server;
@@ -95,7 +95,7 @@ impl Server {
         // depends on a connection.
         let over_nodes = |waiter: &&WaiterState| waiter.request.over_nodes.is_some();
         let waiting = frame.and_then(|it| table.waiters_in(it).find(over_nodes)).map(|it| it.id);
-        let hold = frame.and_then(|frame| table.holds_in(frame).find(|hold| is_collecting(hold)));
+        let hold = frame.and_then(|frame| table.holds_in(frame).find(|hold| hold.is_collecting()));
         let unconfirmed = hold.map(|hold| hold.request);
         // The client may have sent it long ago, before it opened the newer connection.
         if unconfirmed.or(waiting).is_some_and(|it| self.belongs_to_newer(it, caller.id)) {
@@ -222,7 +222,7 @@ impl Server {
     /// Whether an unconfirmed part outlives its TTL because its client has sent something since. If
     /// the client was silent, closes its connection, which ends the part and informs the client.
     fn is_kept_by_its_client(&mut self, frame: FrameId) -> bool {
-        let part = self.decide.table().holds_in(frame).find(|hold| is_collecting(hold));
+        let part = self.decide.table().holds_in(frame).find(|hold| hold.is_collecting());
         let Some((request, Some(ttl_ms))) = part.map(|hold| (hold.request, hold.asked.ttl_ms))
         else {
             return false;

@@ -191,7 +191,7 @@ impl Server {
             return Err(denied("the grant belongs to another user"));
         }
         let (request, frame, provisional) = (hold.request, hold.frame, hold.provisional);
-        if provisional && hold.asked.over_nodes.is_some() {
+        if hold.is_collecting() {
             return Err(bad(
                 "use ConfirmAt, with a token, to confirm a part of a request on nodes",
             ));
