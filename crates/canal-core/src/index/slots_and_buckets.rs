@@ -1,5 +1,6 @@
 //! Tracks which slots of a key are free and in service, and how many of each bucket are held.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::{OutOfService, SlotRange, Slots, View};
@@ -25,11 +26,6 @@ impl SlotPool {
     /// The number of slots that are held.
     pub(crate) fn count(&self) -> u64 {
         self.held.iter().map(|(first, last)| last - first + 1).sum()
-    }
-
-    /// The lowest `count` free slots. The caller has checked that `count` slots are free.
-    pub(crate) fn lowest(&self, count: u64) -> Slots {
-        Slots::first_of(self.free_from(0), count)
     }
 
     /// The free slots at or above `from`, as ranges.
@@ -139,12 +135,9 @@ impl OutOfService {
     /// The lowest `count` slots that are free and in service. The caller has checked that there are
     /// enough.
     pub(crate) fn lowest(&self, unit: u64, pool: &SlotPool, count: u64) -> Slots {
-        if self.0.is_empty() {
-            return pool.lowest(count);
-        }
-        let mut taken = pool.clone();
-        self.ranges(unit).for_each(|range| taken.cover(range));
-        taken.lowest(count)
+        let mut taken = Cow::Borrowed(pool);
+        self.ranges(unit).for_each(|range| taken.to_mut().cover(range));
+        Slots::first_of(taken.free_from(0), count)
     }
 }
 
@@ -161,7 +154,7 @@ mod tests {
     }
 
     fn take_lowest(free: &mut SlotPool, count: u64) -> Slots {
-        let lowest = free.lowest(count);
+        let lowest = OutOfService::default().lowest(0, free, count);
         assert!(free.take(&lowest));
         lowest
     }

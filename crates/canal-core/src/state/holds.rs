@@ -109,21 +109,19 @@ impl Table {
         let hold = self.holds.get_mut(&token).ok_or_else(|| format!("no hold {token}"))?;
         let (frame, uid) = (hold.frame, hold.asked.uid);
         let of_keys = |item: &HeldItem| keys.contains(&item.key);
+        let (mut ended, mut gone) = (None, Vec::new());
         if keys.len() == hold.items.len() && hold.items.iter().all(of_keys) {
-            let hold = self.remove_hold(token);
-            let items = hold.iter().flat_map(|hold| &hold.items);
-            items.for_each(|item| self.return_item((frame, uid), token, item));
-            self.requeue_session(frame, keys.iter());
-            return Ok(());
+            ended = self.remove_hold(token);
+        } else {
+            let hold = Arc::make_mut(hold);
+            for key in keys {
+                let at = hold.items.iter().position(|item| item.key == *key);
+                let at = at.ok_or_else(|| format!("hold {token} does not contain `{key}`"))?;
+                gone.push(hold.items.remove(at));
+            }
         }
-        let hold = Arc::make_mut(hold);
-        let mut gone = Vec::new();
-        for key in keys {
-            let at = hold.items.iter().position(|item| item.key == *key);
-            let at = at.ok_or_else(|| format!("hold {token} does not contain `{key}`"))?;
-            gone.push(hold.items.remove(at));
-        }
-        gone.iter().for_each(|item| self.return_item((frame, uid), token, item));
+        let items = ended.iter().flat_map(|hold| &hold.items).chain(&gone);
+        items.for_each(|item| self.return_item((frame, uid), token, item));
         self.requeue_session(frame, keys.iter());
         Ok(())
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Entry, FrameId, HostId, LeaseEnd, LeaseId, Owner, PastLease, Result, Table, Token, UnixMillis,
+    Change, Entry, FrameId, HostId, LeaseEnd, LeaseId, Owner, PastLease, Result, Table, Token,
 };
 
 /// The number of ended leases to remember. A client that renews an ended lease usually does so
@@ -24,24 +24,19 @@ impl Table {
         self.globals.past_leases.iter().rev().find(|past| past.lease == lease)
     }
 
-    pub(crate) fn renewed(
-        &mut self,
-        (id, renewal): (FrameId, u64),
-        at: UnixMillis,
-        host: HostId,
-        (note, ttl_ms): (Option<&str>, Option<u64>),
-    ) -> Result {
-        let frame = self.frames.get_mut(&id).ok_or_else(|| format!("no frame {id}"))?;
-        let lease =
-            frame.state.lease.as_mut().ok_or_else(|| format!("frame {id} is not a lease"))?;
+    pub(crate) fn renewed(&mut self, id: FrameId, renewal: u64, entry: &Entry) -> Result {
+        let Change::Renew { host, note, ttl_ms, .. } = &entry.change else { return Ok(()) };
+        let frame = self.frame_mut(id)?;
+        let lease = frame.state.lease.as_mut();
+        let lease = lease.ok_or_else(|| format!("frame {id} is not a lease"))?;
         lease.renewals = renewal;
-        lease.renewed = Some(at);
+        lease.renewed = Some(entry.at);
         lease.ttl_ms = ttl_ms.unwrap_or(lease.ttl_ms);
-        frame.state.host = host;
+        frame.state.host = *host;
         for token in frame.holds.clone() {
             let Some(hold) = self.holds.get_mut(&token) else { continue };
             if ttl_ms.is_some() {
-                Arc::make_mut(&mut Arc::make_mut(hold).asked).ttl_ms = ttl_ms;
+                Arc::make_mut(&mut Arc::make_mut(hold).asked).ttl_ms = *ttl_ms;
             }
             if let Some(note) = note {
                 self.set_note(token, note);

@@ -223,9 +223,8 @@ impl Table {
                 self.change_setting(key, setting);
             }
             (Outcome::FrameGone { frame }, _) => self.drop_frame(*frame)?,
-            (Outcome::Renewed { frame, renewal }, Change::Renew { host, note, ttl_ms, .. }) => {
-                let changed = (note.as_deref(), *ttl_ms);
-                self.renewed((*frame, *renewal), entry.at, *host, changed)?;
+            (Outcome::Renewed { frame, renewal }, Change::Renew { .. }) => {
+                self.renewed(*frame, *renewal, entry)?;
             }
             (Outcome::ConfirmedAt { was, token, .. }, Change::ConfirmAt { note, .. }) => {
                 self.confirm_at(*was, *token, note.as_deref())?;
