@@ -21,17 +21,6 @@ pub struct Claim {
     pub need: usize,
 }
 
-/// The answer of one node about the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
-    /// No answer that counts: the node is out of reach.
-    Nothing,
-    /// It holds no confirmed part of a request.
-    NoClaim,
-    /// It holds a confirmed part of this request.
-    Holds(Claim),
-}
-
 /// The leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -43,14 +32,12 @@ pub enum Verdict {
     Unknown,
 }
 
-/// The leader, if at least `least` nodes must report it. There is one element for each named node.
-pub fn judge(said: &[Said], least: usize) -> Verdict {
-    let silent = said.iter().filter(|said| **said == Said::Nothing).count();
+/// The leader, if at least `least` nodes must report it. `held` has the claim of each node that
+/// holds a confirmed part; `silent` is the number of nodes without an answer that counts.
+pub fn judge(held: &[Claim], silent: usize, least: usize) -> Verdict {
     let mut claims: BTreeMap<Claim, usize> = BTreeMap::new();
-    for said in said {
-        if let Said::Holds(claim) = said {
-            *claims.entry(*claim).or_default() += 1;
-        }
+    for claim in held {
+        *claims.entry(*claim).or_default() += 1;
     }
     let enough = |claim: &Claim| claim.need.max(least).max(1);
     if let Some((claim, _)) = claims.iter().find(|(claim, nodes)| **nodes >= enough(claim)) {
@@ -65,8 +52,23 @@ pub fn judge(said: &[Said], least: usize) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::Said::{Holds, NoClaim, Nothing};
+    use self::Said::{Holds, NoClaim, Nothing};
     use super::*;
+
+    /// The answer of one node.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Said {
+        Nothing,
+        NoClaim,
+        Holds(Claim),
+    }
+
+    fn judge(said: &[Said], least: usize) -> Verdict {
+        let claim = |said: &Said| if let Holds(claim) = said { Some(*claim) } else { None };
+        let held: Vec<Claim> = said.iter().filter_map(claim).collect();
+        let silent = said.iter().filter(|said| **said == Nothing).count();
+        super::judge(&held, silent, least)
+    }
 
     fn claim(run: u128, token: u64, need: usize) -> Claim {
         Claim { run: RunId(run), token, need }

@@ -155,13 +155,14 @@ impl Coordinator {
         if self.wake_at.is_some_and(|at| now > at.saturating_add(LATE_MS)) {
             self.patient_until = now.saturating_add(LATE_MS);
         }
-        let mut turn = Turn::new(now, self.patient_until);
+        let (patient_until, effects, wake_at) = (self.patient_until, Vec::new(), None);
+        let mut turn = Turn { now, patient_until, effects, wake_at };
         self.hear(input, &mut turn);
         while self.advance(&mut turn) {}
         if !matches!(self.phase, Phase::Over) {
             self.keep_links(&mut turn);
             self.report(&mut turn);
-            self.wake_at = turn.wake_at();
+            self.wake_at = turn.wake_at.filter(|at| *at < Millis::MAX);
             turn.effects.extend(self.wake_at.map(Effect::WakeAt));
         }
         turn.effects
@@ -193,7 +194,15 @@ impl Coordinator {
     /// Opens the connections that are needed, and closes the others.
     fn keep_links(&mut self, turn: &mut Turn) {
         for at in 0..self.nodes.len() {
-            let is_needed = self.needs_link(at);
+            let holds = self.nodes[at].hold != Hold::Nothing;
+            let is_needed = match self.phase {
+                Phase::Counting { .. } | Phase::Collecting(_) | Phase::Confirming { .. } => true,
+                Phase::Running => {
+                    holds || self.plan.require.has_spares() && self.members.contains(&at)
+                }
+                Phase::Renewing | Phase::Ending { .. } => holds,
+                Phase::Lost | Phase::Over => false,
+            };
             let node = &mut self.nodes[at];
             if is_needed && node.connects(turn) {
                 turn.carry_out(Effect::Node(at, Call::Connect));
@@ -201,16 +210,6 @@ impl Coordinator {
                 node.close(turn.now);
                 turn.carry_out(Effect::Node(at, Call::Cancel));
             }
-        }
-    }
-
-    fn needs_link(&self, at: usize) -> bool {
-        let holds = self.nodes[at].hold != Hold::Nothing;
-        match self.phase {
-            Phase::Counting { .. } | Phase::Collecting(_) | Phase::Confirming { .. } => true,
-            Phase::Running => holds || self.plan.require.has_spares() && self.members.contains(&at),
-            Phase::Renewing | Phase::Ending { .. } => holds,
-            Phase::Lost | Phase::Over => false,
         }
     }
 }

@@ -56,17 +56,13 @@ pub(super) struct Turn {
     pub(super) now: Millis,
     /// No node counts as silent before this time: this process was stopped, and is about to read
     /// the messages that arrived meanwhile.
-    patient_until: Millis,
+    pub(super) patient_until: Millis,
     pub(super) effects: Vec<Effect>,
     /// The earliest time for which something waits.
-    wake_at: Option<Millis>,
+    pub(super) wake_at: Option<Millis>,
 }
 
 impl Turn {
-    pub(super) fn new(now: Millis, patient_until: Millis) -> Self {
-        Self { now, patient_until, effects: Vec::new(), wake_at: None }
-    }
-
     /// Whether a call has been unanswered for too long.
     pub(super) fn is_silent(&mut self, since: Millis, silence_ms: Millis) -> bool {
         let until = since.saturating_add(silence_ms).max(self.patient_until);
@@ -90,11 +86,6 @@ impl Turn {
     pub(super) fn call(&mut self, node: usize, call: Call, silence_ms: Millis) {
         self.is_past(self.now.saturating_add(silence_ms));
         self.carry_out(Effect::Node(node, call));
-    }
-
-    /// When to call again.
-    pub(super) fn wake_at(&self) -> Option<Millis> {
-        self.wake_at.filter(|at| *at < Millis::MAX)
     }
 }
 

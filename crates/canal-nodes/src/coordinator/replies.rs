@@ -24,9 +24,13 @@ impl Coordinator {
         match input {
             Input::Node(at, event) => self.hear_node(at, event, turn),
             Input::Surrender => self.surrender(turn),
-            Input::Deadlock(why) => self.give_up(turn, why),
+            Input::Deadlock(why) if self.waits() => {
+                let why = NodeFailure::passing(why);
+                let outcome = self.refused(turn.now, None, Refusal::Deadlock, why);
+                self.end(turn, outcome);
+            }
             Input::Stop => self.stop(turn),
-            Input::Tick => {}
+            Input::Deadlock(_) | Input::Tick => {}
         }
     }
 
@@ -197,14 +201,6 @@ impl Coordinator {
                     node.hold = Hold::Unknown;
                 }
             }
-        }
-    }
-
-    fn give_up(&mut self, turn: &mut Turn, why: String) {
-        if self.waits() {
-            let why = NodeFailure::passing(why);
-            let outcome = self.refused(turn.now, None, Refusal::Deadlock, why);
-            self.end(turn, outcome);
         }
     }
 

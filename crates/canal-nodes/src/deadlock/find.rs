@@ -62,11 +62,6 @@ impl Deadlock {
     pub fn victim(&self, looks: usize) -> Option<Victim> {
         self.victims.get(looks.checked_sub(1)?).copied()
     }
-
-    /// The requests in its ring.
-    pub fn requests(&self) -> impl Iterator<Item = RequestName> {
-        self.ring.iter().map(|step| step.request)
-    }
 }
 
 /// The deadlocks in the common part of two readings, one for each set of requests that wait for

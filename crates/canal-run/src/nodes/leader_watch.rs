@@ -9,7 +9,7 @@
 
 use canal_lock::client::nodes::link::parameters;
 use canal_nodes::Millis;
-use canal_nodes::leader_by_majority::{Claim, Said, Verdict, judge};
+use canal_nodes::leader_by_majority::{Claim, Verdict, judge};
 use canal_protocol::{
     ErrorName, HolderInfo, KnownNode, Leader, LeaderQuery, Node, NodeFailure, NodeId,
 };
@@ -119,26 +119,22 @@ impl<'a> LeaderAtNodes<'a> {
 
     /// The present knowledge.
     pub fn view(&self) -> LeaderView {
-        let said: Vec<Said> = self.sources.iter().map(Source::said).collect();
-        let (leader, stale) = match judge(&said, self.least) {
-            Verdict::Led(claim) => (self.leader(claim), false),
+        let answers = self.sources.iter().filter_map(|source| source.answer.as_ref());
+        let silent = self.sources.len() - answers.clone().count();
+        let held: Vec<(Claim, &HolderInfo)> = answers
+            .filter_map(|answer| match answer {
+                NodeState::Holds(claim, holder) => Some((*claim, &**holder)),
+                _ => None,
+            })
+            .collect();
+        let claims: Vec<Claim> = held.iter().map(|(claim, _)| *claim).collect();
+        let (leader, stale) = match judge(&claims, silent, self.least) {
+            Verdict::Led(claim) => (leader(claim, &held), false),
             Verdict::Vacant => (None, false),
             Verdict::Unknown => (None, true),
         };
         let nodes = self.sources.iter().map(Source::view).collect();
         LeaderView { said: Leader { leader, stale }, nodes }
-    }
-
-    /// The leader, with the time since which it leads: when the last of the nodes that it needs
-    /// granted its part. Nodes that it does not need may have granted theirs later.
-    fn leader(&self, claim: Claim) -> Option<HolderInfo> {
-        let holders = self.sources.iter().filter_map(|source| match &source.answer {
-            Some(NodeState::Holds(of, holder)) if *of == claim => Some(&**holder),
-            _ => None,
-        });
-        let mut holders: Vec<&HolderInfo> = holders.collect();
-        holders.sort_by_key(|holder| holder.since.parse::<jiff::Timestamp>().ok());
-        holders.get(claim.need.clamp(1, holders.len().max(1)) - 1).copied().cloned()
     }
 
     fn hear(&mut self, at: usize) -> Result<(), NodeFailure> {
@@ -235,19 +231,20 @@ impl Source {
         due.map_or(u64::MAX, |due| due.saturating_sub(now))
     }
 
-    fn said(&self) -> Said {
-        match &self.answer {
-            None => Said::Nothing,
-            Some(NodeState::Holds(claim, _)) => Said::Holds(*claim),
-            Some(_) => Said::NoClaim,
-        }
-    }
-
     fn view(&self) -> NodeView {
         let away = || self.failure.clone().map_or(NodeState::Asked, NodeState::Away);
         let state = self.answer.clone().unwrap_or_else(away);
         NodeView { name: self.member.node.name.clone(), state }
     }
+}
+
+/// The leader, with the time since which it leads: when the last of the nodes that it needs granted
+/// its part. Nodes that it does not need may have granted theirs later.
+fn leader(claim: Claim, held: &[(Claim, &HolderInfo)]) -> Option<HolderInfo> {
+    let mut holders: Vec<&HolderInfo> =
+        held.iter().filter(|(of, _)| *of == claim).map(|(_, holder)| *holder).collect();
+    holders.sort_by_key(|holder| holder.since.parse::<jiff::Timestamp>().ok());
+    holders.get(claim.need.clamp(1, holders.len().max(1)) - 1).copied().cloned()
 }
 
 /// The confirmed part of a request over nodes that a holder represents, if any. An unconfirmed part

@@ -54,7 +54,8 @@ impl Ring {
         let [deadlock] = &deadlocks[..] else { panic!("{deadlocks:?}") };
         assert_eq!(deadlock.ring.len(), self.inner.len());
         let victim = deadlock.victim(1).unwrap();
-        let ids: Vec<usize> = deadlock.requests().map(|it| self.world.ask_of(it)).collect();
+        let ids: Vec<usize> =
+            deadlock.ring.iter().map(|it| self.world.ask_of(it.request)).collect();
         assert_eq!(self.world.ask_of(victim.request), self.inner[youngest]);
         assert_eq!((ids[0], victim.way), (self.inner[youngest], Way::Refusal));
         let last = deadlock.ring.last().unwrap();
@@ -159,7 +160,7 @@ fn a_turn_that_must_be_waited_for_closes_a_ring() {
     let [deadlock] = &deadlocks[..] else { panic!("{deadlocks:?}") };
     let before = deadlock.ring.iter().filter(|step| matches!(step.by, By::Waiter(..)));
     assert_eq!(before.count(), 1, "{deadlock:?}");
-    let in_ring: Vec<usize> = deadlock.requests().map(|it| world.ask_of(it)).collect();
+    let in_ring: Vec<usize> = deadlock.ring.iter().map(|it| world.ask_of(it.request)).collect();
     assert!(in_ring.contains(&writer) && in_ring.contains(&inner), "{in_ring:?}");
     // The writer's client does not look over nodes.
     assert!(deadlock.victims.iter().all(|it| world.ask_of(it.request) != writer));
