@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use canal::client::{Client, Start, tag};
 use canal::protocol::paths::Place;
-use canal::protocol::{Acquire, Confirm, StatusQuery, WireItem};
+use canal::protocol::{Acquire, RequestTag, StatusQuery, WireItem};
 use canal::sys::pidfd::Pidfd;
 use common::{Children, Daemon, private_kib, row};
 
@@ -147,7 +147,7 @@ fn holders(count: usize) -> Result<(), Box<dyn Error>> {
         }))?;
         let owner = Pidfd::open(sleeper.id())?;
         client.acquire(&request, Some(&owner), &mut |_| Ok(None))?;
-        client.confirm(&Confirm { tag: request.tag })?;
+        client.confirm(&RequestTag { tag: request.tag })?;
     }
     let figure = each(begun.elapsed(), count);
     let kib = private_kib(daemon.pid())?.saturating_sub(before) as f64 / count as f64;

@@ -12,7 +12,7 @@ use crate::client::{
     is_from_outside,
 };
 use crate::protocol::paths::{MachineUid, Place, Rule, uid_of_machine};
-use crate::protocol::{ErrorName, HistoryQuery, NodeFailure, Overrun, StatusQuery, Tag};
+use crate::protocol::{ErrorName, HistoryQuery, NodeFailure, RequestTag, StatusQuery, Tag};
 use crate::run::OwnCode;
 use crate::shell_word;
 use crate::sys::process::user::geteuid;
@@ -95,7 +95,7 @@ impl Target {
         let options = Options { start: Start::Never, limits, ..self.options.clone() };
         if let Ok(mut client) = Client::connect(&self.place, options) {
             // Without the report, the history only has the exit status.
-            let _ = client.overrun(&Overrun { tag });
+            let _ = client.overrun(&RequestTag { tag });
         }
     }
 

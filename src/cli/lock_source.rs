@@ -118,7 +118,7 @@ impl Source {
             let begin = || Box::new(Waiting::new(stderr::verbosity(), choice, &request.items));
             let waiting = waiting.get_or_insert_with(begin);
             let again = within.turn(waiting.update(progress));
-            if let Some(nodes) = within.unread() {
+            if let Some(nodes) = within.unread.take() {
                 waiting.note(&unread(&nodes));
             }
             again

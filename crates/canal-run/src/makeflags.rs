@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{fstat, stat};
 use nix::unistd::{AccessFlags, access};
@@ -90,13 +90,13 @@ const SUDO_FLAGS: &[u8] = b"ABbEeHiKklNnPSsVv";
 pub fn finds_fifo(command: &Command) -> bool {
     let tool = words(&command.argv).find(|word| is_tool(word));
     let tool = OsStr::from_bytes(tool.unwrap_or(b"make"));
-    is_ninja(base_name(tool)) || lookup(tool).map_or(true, |make| has_feature(&make))
-}
-
-fn has_feature(make: &Path) -> bool {
-    let mut bytes = Vec::new();
-    let read = File::open(make).and_then(|file| file.take(MAKE_BYTES_MAX).read_to_end(&mut bytes));
-    read.is_ok() && bytes.windows(FEATURE.len()).any(|window| window == FEATURE)
+    let has_feature = |make: PathBuf| {
+        let mut bytes = Vec::new();
+        let make = File::open(make);
+        let read = make.and_then(|file| file.take(MAKE_BYTES_MAX).read_to_end(&mut bytes));
+        read.is_ok() && bytes.windows(FEATURE.len()).any(|window| window == FEATURE)
+    };
+    is_ninja(base_name(tool)) || lookup(tool).map_or(true, has_feature)
 }
 
 /// The program that runs a build and closes descriptors that it did not open, such as Python.

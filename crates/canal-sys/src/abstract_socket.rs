@@ -29,7 +29,10 @@ pub fn take(name: &str) -> io::Result<OwnedFd> {
 /// # Errors
 /// Neither `sock_diag` (which a kernel can be built without) nor /proc reports it.
 pub fn user_of(name: &str) -> io::Result<Option<u32>> {
-    by_sock_diag(name).or_else(|_| by_proc(name))
+    let user = |all: Vec<(String, u32)>| {
+        all.into_iter().find(|(found, _)| found == name).map(|(_, uid)| uid)
+    };
+    all().map(user).or_else(|_| by_proc(name))
 }
 
 /// `SOCK_DIAG_BY_FAMILY`, from linux/sock_diag.h.
@@ -55,11 +58,6 @@ const MESSAGE_BYTES: usize = 16;
 
 /// The kernel sends at most this much at once.
 const ANSWER_BYTES: usize = 64 * 1024;
-
-/// Asks the kernel for the user of one name.
-fn by_sock_diag(name: &str) -> io::Result<Option<u32>> {
-    Ok(all()?.into_iter().find(|(found, _)| found == name).map(|(_, uid)| uid))
-}
 
 /// All names in this network namespace, each with its user as our user namespace sees it.
 ///
@@ -148,8 +146,13 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 /// Finds the socket's inode in /proc/net/unix, then a process that has the socket open.
 fn by_proc(name: &str) -> io::Result<Option<u32>> {
     let known = fs::read("/proc/net/unix")?;
-    let Some(inode) = known.split(|byte| *byte == b'\n').find_map(|line| inode_in(line, name))
-    else {
+    // `Num: RefCount Protocol Flags Type St Inode Path`, with `@` for the NUL of an abstract name.
+    let inode_in = |line| {
+        let mut words = str::from_utf8(line).ok()?.split_whitespace().skip(6);
+        let inode = words.next()?;
+        (words.next()?.strip_prefix('@')? == name).then_some(inode)
+    };
+    let Some(inode) = known.split(|byte| *byte == b'\n').find_map(inode_in) else {
         return Ok(None);
     };
     let link = format!("socket:[{inode}]");
@@ -160,15 +163,6 @@ fn by_proc(name: &str) -> io::Result<Option<u32>> {
         }
     }
     Err(io::Error::new(io::ErrorKind::NotFound, "no visible process has the abstract name"))
-}
-
-/// The inode of a socket, if this line of /proc/net/unix describes it: `Num: RefCount Protocol
-/// Flags Type St Inode Path`, with `@` for the NUL of an abstract name.
-fn inode_in<'a>(line: &'a [u8], name: &str) -> Option<&'a str> {
-    let line = std::str::from_utf8(line).ok()?;
-    let mut words = line.split_whitespace().skip(6);
-    let inode = words.next()?;
-    (words.next()?.strip_prefix('@')? == name).then_some(inode)
 }
 
 #[cfg(test)]
@@ -186,7 +180,8 @@ mod tests {
     /// Asserts that both lookups return this user.
     #[track_caller]
     fn assert_user(name: &str, user: Option<u32>) {
-        assert_eq!(by_sock_diag(name).unwrap(), user);
+        let by_sock_diag = all().unwrap().into_iter().find(|(found, _)| found == name);
+        assert_eq!(by_sock_diag.map(|(_, uid)| uid), user);
         assert_eq!(by_proc(name).unwrap(), user);
         assert_eq!(user_of(name).unwrap(), user);
     }

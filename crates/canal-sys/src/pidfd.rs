@@ -50,7 +50,14 @@ impl Pidfd {
     pub fn open(pid: u32) -> io::Result<Self> {
         simulated!(|kernel| kernel.open(pid).map(Self));
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::ESRCH)?;
-        Ok(Self(pidfd_open(pid, PidfdFlags::empty()).map_err(|error| named(error.into()))?))
+        let opened = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
+        opened.map(Self).map_err(|error| match error.raw_os_error() {
+            // Every attempt would meet this error: the process is not its cause.
+            Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => {
+                io::Error::new(io::ErrorKind::PermissionDenied, format!("pidfd_open(2): {error}"))
+            }
+            _ => error,
+        })
     }
 
     /// Takes over a descriptor that a client sent.
@@ -60,7 +67,10 @@ impl Pidfd {
     /// which can end before the process.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         simulated!(|_| Ok(Self(fd)));
-        if !is_pidfd(fd.as_fd()) {
+        // No file can have this link: a link to a file in /proc/self/fd begins with a slash.
+        let link = || std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let is_linked = || link().is_ok_and(|link| link.as_os_str() == "anon_inode:[pidfd]");
+        if !is_on_pidfs(fd.as_fd()) && !is_linked() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pidfd"));
         }
         let flags = nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_GETFL)?;
@@ -205,40 +215,14 @@ impl AsFd for Pidfd {
     }
 }
 
-impl From<Pidfd> for OwnedFd {
-    fn from(pidfd: Pidfd) -> Self {
-        pidfd.0
-    }
-}
-
 /// What to do about a `PermissionDenied` of [`Pidfd::open`].
 pub const FORBIDDEN_HINT: &str =
     "canal needs Linux 5.3 or later, and a container whose seccomp profile allows pidfd_open(2)";
-
-/// Adds the call's name to an error that every attempt would meet, because the process is not its
-/// cause.
-fn named(error: io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => {
-            io::Error::new(io::ErrorKind::PermissionDenied, format!("pidfd_open(2): {error}"))
-        }
-        _ => error,
-    }
-}
 
 /// Whether an error of [`Pidfd::open`] or [`Pidfd::signal`] means that the process is gone: ESRCH,
 /// EINVAL for a dying process or for a thread, ENOENT for a thread (Linux 6.16).
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOENT))
-}
-
-fn is_pidfd(fd: BorrowedFd<'_>) -> bool {
-    if is_on_pidfs(fd) {
-        return true;
-    }
-    // No file can have this link: a link to a file in /proc/self/fd begins with a slash.
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[pidfd]")
 }
 
 fn is_on_pidfs(fd: BorrowedFd<'_>) -> bool {

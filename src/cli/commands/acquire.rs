@@ -15,7 +15,7 @@ use crate::cli::wording::print_refusal;
 use crate::cli::{AcquireArgs, Failed, Global, Result, millis, stated, stderr, stdout, wrong};
 use crate::client::{self, ClientError};
 use crate::nodes::Require;
-use crate::protocol::{Confirm, ErrorName, Grant, GrantedKey, LeaseAsked, OWNER_GONE, SizeNote};
+use crate::protocol::{ErrorName, Grant, GrantedKey, LeaseAsked, OWNER_GONE, RequestTag, SizeNote};
 use crate::run::nodes::{Purpose, Wish};
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
                 let text = variables(&handle.reveal(), Some(*token), &[], keys);
                 stdout::print_or_fail(&text)?;
             }
-            let confirmed = client.confirm(&Confirm { tag: request.tag });
+            let confirmed = client.confirm(&RequestTag { tag: request.tag });
             let has_ended = || owner_fd.is_some_and(Pidfd::has_ended);
             confirmed.map_err(|error| unconfirmed(error, has_ended))?;
             check_kept(acquired.page.as_ref(), "the lock was lost before canal could report it")?;

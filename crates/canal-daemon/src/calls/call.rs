@@ -12,10 +12,10 @@ use crate::calls::call_table::table_of_calls;
 use canal_protocol::frame::{self, FrameError};
 use canal_protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use canal_protocol::{
-    Abandon, Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, Failure,
-    HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, NODES_INTERFACE, NoParameters,
-    Overrun, Prioritize, Release, Renew, Report, Resize, Restrict, StatusQuery, WaitsNear,
-    WhyQuery, WouldAcquire, WouldKill,
+    Acquire, Collect, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, Failure, HistoryQuery,
+    HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, NODES_INTERFACE, NoParameters, Prioritize,
+    Release, Renew, Report, RequestTag, Resize, Restrict, StatusQuery, WaitsNear, WhyQuery,
+    WouldAcquire, WouldKill,
 };
 
 /// A parsed call.

@@ -11,11 +11,11 @@ macro_rules! table_of_calls {
     ($make:ident) => {
         $make! {
             |server, caller, it|
-            INTERFACE: Abandon(Abandon) [] => server.abandon(caller, &it);
+            INTERFACE: Abandon(RequestTag) [] => server.abandon(caller, &it);
             INTERFACE: Acquire(Box<Acquire>) [NeedsLog, AsksForLock] =>
                 server.acquire(caller, it, None);
             INTERFACE: Configuration(IgnoredAny) [] => Ok(server.configuration(caller));
-            INTERFACE: Confirm(Confirm) [NeedsLog, GoesFirst] => server.confirm(caller, &it);
+            INTERFACE: Confirm(RequestTag) [NeedsLog, GoesFirst] => server.confirm(caller, &it);
             INTERFACE: DeadlinePage(DeadlinePageQuery) [] => server.page(&it);
             INTERFACE: EndedLeases(EndedLeasesQuery) [] => server.ended_leases(caller, &it);
             INTERFACE: Graph(NoParameters) [IsReport] => Ok(server.graph(caller));
@@ -25,7 +25,7 @@ macro_rules! table_of_calls {
             INTERFACE: Kill(Kill) [NeedsLog] => server.kill(caller, &it);
             INTERFACE: Leader(LeaderQuery) [NeedsLog] => server.leader(caller, &it);
             INTERFACE: Metrics(IgnoredAny) [IsReport] => Ok(server.metrics());
-            INTERFACE: Overrun(Overrun) [] => server.overrun(caller, &it);
+            INTERFACE: Overrun(RequestTag) [] => server.overrun(caller, &it);
             INTERFACE: Prioritize(Prioritize) [NeedsLog] => server.prioritize(caller, &it);
             INTERFACE: Release(Release) [NeedsLog, GoesFirst] => server.release(caller, &it);
             INTERFACE: Reload(IgnoredAny) [] => server.reload(caller);

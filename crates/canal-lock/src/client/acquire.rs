@@ -13,7 +13,7 @@ use super::connection::stream::{Connection, Read, Replies, Reply, parameters};
 use super::connection::time_limits::Silence;
 use super::error::{ClientError, Result};
 use super::former_user_daemon;
-use canal_protocol::{Abandon, Acquire, Failure, Grant, Progress, frame};
+use canal_protocol::{Acquire, Failure, Grant, Progress, RequestTag, frame};
 use canal_sys::clock::{boottime_ms, boottime_ms_after};
 use canal_sys::deadline_page::Reader;
 use canal_sys::pidfd::Pidfd;
@@ -154,7 +154,7 @@ impl Client {
         if matches!(acquired, Err(ClientError::Abandoned)) {
             // The daemon finds this message when the connection closes, which withdraws the
             // request. Without the message, the history only shows that the request was withdrawn.
-            let abandon = Abandon { tag: request.tag };
+            let abandon = RequestTag { tag: request.tag };
             let _ = connection.send("Abandon", &abandon, Replies::One, None, limits);
         }
         self.trace(|| {

@@ -9,9 +9,9 @@
 //! answer, and no grant ends with it.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use std::{fmt, io};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
@@ -23,7 +23,7 @@ use canal_protocol::paths::Place;
 use canal_protocol::{NODES_INTERFACE, Restrict};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
-use canal_text::duration::stated;
+use canal_text::duration::stated_ms;
 
 use super::connection::options::Options;
 use super::connection::start_daemon::{Starts, connect};
@@ -52,6 +52,9 @@ const BEAT: &[u8] = &[0];
 /// The message that the daemon receives for a beat: a call without effect and without an answer.
 const WORD: &[u8] = br#"{"method":"io.canal.Nodes.Identify","oneway":true}"#;
 
+/// The failure when the daemon goes away during a call.
+const DAEMON_GONE: &str = "the daemon ended during the call";
+
 /// Why a bridge ended before its client did.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
@@ -61,13 +64,8 @@ pub enum BridgeError {
     /// The daemon is older than the calls to which the client would be restricted.
     #[error("the daemon is older than the installed `canal` and does not support nodes")]
     OlderDaemon,
-    /// The daemon went away while it owed an answer, or while a grant depended on the connection.
-    #[error("the daemon ended during the call")]
-    DaemonGone,
-    /// The client was silent for too long.
-    #[error("the other side sent nothing for {}", stated(*.0))]
-    Silent(Duration),
-    /// A message is too large, or a system call failed.
+    /// The daemon went away while it owed an answer, or while a grant depended on the connection;
+    /// or the client was silent for too long, a message is too large, or a system call failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -114,7 +112,7 @@ fn attach(
     match answered {
         Ok(_) => Ok(connection),
         Err(error) if error.is_unknown_method() => Err(BridgeError::OlderDaemon),
-        Err(ClientError::Gone(_)) => Err(BridgeError::DaemonGone),
+        Err(ClientError::Gone(_)) => Err(broken(DAEMON_GONE)),
         Err(error) => Err(error.into()),
     }
 }
@@ -141,10 +139,14 @@ type Attach<'a> = &'a dyn Fn(bool) -> Result<Connection, BridgeError>;
 impl Bridge<'_> {
     fn run(mut self, attach: Attach<'_>) -> Result<(), BridgeError> {
         while !self.is_over() {
-            let left = self.left_ms();
+            // How long the client may still be silent, or how long its last answers may still take.
+            let is_there = self.input.is_some();
+            let most = if is_there { self.traffic.silence_ms() } else { LAST_ANSWERS_MS };
+            let left = most.saturating_sub(boottime_ms().saturating_sub(self.heard_at));
             if left == 0 {
-                let silence = Duration::from_millis(self.traffic.silence_ms());
-                return self.input.map_or(Ok(()), |_| Err(BridgeError::Silent(silence)));
+                let silence = stated_ms(self.traffic.silence_ms());
+                let silent = || broken(format!("the other side sent nothing for {silence}"));
+                return self.input.map_or(Ok(()), |_| Err(silent()));
             }
             let [input, daemon, output] = self.wait(left.min(SLEEP_MS_MAX))?;
             // First, so that no call is sent to a daemon that has gone away.
@@ -167,12 +169,6 @@ impl Bridge<'_> {
     fn is_over(&self) -> bool {
         let owed = self.traffic.only_short_answers_owed() && self.daemon.is_some();
         self.input.is_none() && self.to_client.is_empty() && !owed
-    }
-
-    /// How long the client may still be silent, or how long its last answers may still take.
-    fn left_ms(&self) -> u64 {
-        let most = if self.input.is_some() { self.traffic.silence_ms() } else { LAST_ANSWERS_MS };
-        most.saturating_sub(boottime_ms().saturating_sub(self.heard_at))
     }
 
     /// Whether the client's input, the daemon and the client's output are ready without waiting.
@@ -209,7 +205,7 @@ impl Bridge<'_> {
         };
         self.heard_at = boottime_ms();
         self.from_client.feed(&buffer[..count]);
-        while let Some(message) = self.from_client.next_message().map_err(too_large)? {
+        while let Some(message) = self.from_client.next_message().map_err(broken)? {
             let silent_ms = self.heard_at.saturating_sub(self.passed_at);
             let passed = if self.traffic.client_said(message) {
                 if self.daemon.is_none() {
@@ -246,10 +242,10 @@ impl Bridge<'_> {
                 }
                 Ok(Read::Part) => {}
                 Ok(Read::Nothing(_)) => break,
-                Err(ClientError::Protocol(what)) => return Err(too_large(what)),
+                Err(ClientError::Protocol(what)) => return Err(broken(what)),
                 // A call without an answer may be lost here, as it may be lost with the daemon.
                 Err(_) if self.traffic.may_reattach() => self.daemon = None,
-                Err(_) => return Err(BridgeError::DaemonGone),
+                Err(_) => return Err(broken(DAEMON_GONE)),
             }
         }
         Ok(())
@@ -276,8 +272,8 @@ impl Bridge<'_> {
     }
 }
 
-fn too_large(what: impl fmt::Display) -> BridgeError {
-    BridgeError::Io(io::Error::new(io::ErrorKind::InvalidData, what.to_string()))
+fn broken(what: impl ToString) -> BridgeError {
+    BridgeError::Io(io::Error::other(what.to_string()))
 }
 
 /// How long a client that has not yet asked for a lease may be silent, in milliseconds.

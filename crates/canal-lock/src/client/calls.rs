@@ -11,11 +11,11 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use canal_protocol::paths::Place;
 use canal_protocol::{
-    Configuration, Confirm, DeadlinePageFound, DeadlinePageQuery, EndedLeases, EndedLeasesQuery,
-    ErrorName, Handle, HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill,
-    KillTargets, Killed, Leader, LeaderQuery, Metrics, NoParameters, Overrun, Prioritize,
-    Prioritized, Release, Released, Reloaded, Renew, Renewed, Resize, Resized, Status, StatusQuery,
-    Stopping, Tag, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
+    Configuration, DeadlinePageFound, DeadlinePageQuery, EndedLeases, EndedLeasesQuery, ErrorName,
+    Handle, HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill, KillTargets, Killed,
+    Leader, LeaderQuery, Metrics, NoParameters, Prioritize, Prioritized, Release, Released,
+    Reloaded, Renew, Renewed, RequestTag, Resize, Resized, Status, StatusQuery, Stopping, Tag,
+    Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
 };
 use canal_sys::deadline_page::Reader;
 use canal_sys::kernel::random;
@@ -216,7 +216,7 @@ calls! {
     /// # Errors
     /// [`ErrorName::UnknownTag`](canal_protocol::ErrorName::UnknownTag) if the grant was
     /// withdrawn.
-    confirm(Confirm) -> IgnoredAny = "Confirm";
+    confirm(RequestTag) -> IgnoredAny = "Confirm";
 
     /// Asks what [`Client::release`] would release now, and changes nothing.
     ///
@@ -331,7 +331,7 @@ calls! {
     ///
     /// # Errors
     /// [`ErrorName::UnknownTag`](canal_protocol::ErrorName::UnknownTag) if there is no such hold.
-    overrun(Overrun) -> IgnoredAny = "Overrun";
+    overrun(RequestTag) -> IgnoredAny = "Overrun";
 
     /// Releases a hold of this process.
     ///
@@ -462,23 +462,20 @@ impl Client {
         let connection = self.connection.take();
         let limits = Limits { idle: END_MAX.max(limits.idle), ..limits };
         let ended = match watched {
-            Some(pidfd) if listener == Some(stopping.pid) => ends(&pidfd, stopping.pid, limits),
+            Some(daemon) if listener == Some(stopping.pid) => {
+                let mut owed = Owed::new(limits);
+                loop {
+                    let patience = owed.patience();
+                    if daemon.wait_end(patience) {
+                        break true;
+                    }
+                    if owed.grow(patience, || activity(Some(stopping.pid))) {
+                        break false;
+                    }
+                }
+            }
             _ => connection.is_none_or(|mut connection| connection.wait_closed(limits)),
         };
         if ended { Ok(stopping) } else { Err(ClientError::silent(Some(stopping.pid))) }
-    }
-}
-
-/// Waits for the end of a daemon. Returns whether it ended in time.
-fn ends(daemon: &Pidfd, pid: u32, limits: Limits) -> bool {
-    let mut owed = Owed::new(limits);
-    loop {
-        let patience = owed.patience();
-        if daemon.wait_end(patience) {
-            return true;
-        }
-        if owed.grow(patience, || activity(Some(pid))) {
-            return false;
-        }
     }
 }

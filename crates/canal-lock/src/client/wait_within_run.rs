@@ -45,7 +45,9 @@ pub struct WaitWithin {
     since: Option<Instant>,
     /// The channel to the process that looks. The process ends with it.
     channel: Option<End>,
-    unread: Option<Vec<String>>,
+    /// The nodes that could not be read, until the user has been notified of them: a deadlock over
+    /// them would not be found.
+    pub unread: Option<Vec<String>>,
 }
 
 impl WaitWithin {
@@ -116,10 +118,5 @@ impl WaitWithin {
                 Received::Nothing | Received::End => return None,
             }
         }
-    }
-
-    /// The nodes that could not be read, if that is news: a deadlock over them would not be found.
-    pub fn unread(&mut self) -> Option<Vec<String>> {
-        self.unread.take()
     }
 }

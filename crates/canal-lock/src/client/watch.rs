@@ -78,22 +78,18 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
         if std::mem::take(&mut self.is_lost) {
             self.pauses.pause();
         }
-        match self.next_once(client, until) {
-            Err(error) if self.continues_after(&error) => {
-                (self.connection, self.is_lost) = (None, true);
-                Ok(None)
-            }
-            state => state,
-        }
-    }
-
-    /// Whether the next daemon, or the same one later, may send the next state.
-    fn continues_after(&self, error: &ClientError) -> bool {
-        match error {
-            ClientError::Gone(_) => true,
-            ClientError::Failure(it) => self.has_begun && it.name == ErrorName::EngineAway,
+        let state = self.next_once(client, until);
+        // Whether the next daemon, or the same one later, may send the next state.
+        self.is_lost = match &state {
+            Err(ClientError::Gone(_)) => true,
+            Err(ClientError::Failure(it)) => self.has_begun && it.name == ErrorName::EngineAway,
             _ => false,
+        };
+        if !self.is_lost {
+            return state;
         }
+        self.connection = None;
+        Ok(None)
     }
 
     fn next_once(&mut self, client: &mut Client, until: Option<Instant>) -> Result<Option<S>> {

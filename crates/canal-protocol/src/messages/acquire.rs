@@ -314,26 +314,16 @@ pub struct Progress {
 /// The most holders that a [`Progress`] or a refusal names.
 pub const HOLDERS_SHOWN_MAX: usize = 5;
 
-/// `Abandon`: the output of the client whose waiting request has this tag has lost its reader, so
-/// the client is about to withdraw the request.
+/// The request or hold that a call is about.
+///
+/// - `Abandon`: the output of the client of the waiting request has lost its reader, so the client
+///   is about to withdraw the request.
+/// - `Overrun`: the command of the granted request has run for longer than its caller allows, and
+///   its supervisor is about to end it.
+/// - `Confirm`: the client has passed a provisional grant on to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Abandon {
+pub struct RequestTag {
     /// The tag of the request.
-    pub tag: Tag,
-}
-
-/// `Overrun`: the command of the granted request with this tag has run for longer than its caller
-/// allows, and its supervisor is about to end it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Overrun {
-    /// The tag of the request.
-    pub tag: Tag,
-}
-
-/// `Confirm`: the client has passed a provisional grant on to its owner.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Confirm {
-    /// The request's tag.
     pub tag: Tag,
 }
 

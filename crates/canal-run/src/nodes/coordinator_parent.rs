@@ -26,7 +26,7 @@ use super::node_wording::engine;
 use super::nodes_request::{
     BeforeStart, Line, NodesRequest, Purpose, Start, ToCoordinator, ToParent, Wish,
 };
-use super::takeover::{Left, Takeover};
+use super::takeover::Takeover;
 
 /// The shortest time between the starts of two coordinators.
 const START_AFTER: Duration = Duration::from_millis(500);
@@ -103,20 +103,16 @@ impl OverNodes {
         let (ours, theirs) = channel()?;
         let left = self.takeover.read();
         let command = command.and_then(|pid| Pidfd::open(pid.as_raw().unsigned_abs()).ok());
-        let Some(pid) = fork()? else {
-            drop(ours);
-            self.become_coordinator(theirs, command, left);
-        };
-        self.sessions.insert(pid.as_raw());
-        self.coordinator = Some((pid, ours));
-        Ok(())
-    }
-
-    fn become_coordinator(&mut self, parent: End, command: Option<Pidfd>, left: Option<Left>) -> ! {
+        if let Some(pid) = fork()? {
+            self.sessions.insert(pid.as_raw());
+            self.coordinator = Some((pid, ours));
+            return Ok(());
+        }
+        drop(ours);
         self.coordinator = None;
         let child = self.to_child.take();
         let Self { request, writer, takeover, .. } = self;
-        let mut keep = vec![parent.as_fd(), takeover.descriptor()];
+        let mut keep = vec![theirs.as_fd(), takeover.descriptor()];
         keep.extend(writer.descriptors());
         keep.extend(child.as_ref().map(AsFd::as_fd));
         keep.extend(command.as_ref().map(AsFd::as_fd));
@@ -125,7 +121,7 @@ impl OverNodes {
             request,
             writer,
             takeover,
-            parent: Some(parent),
+            parent: Some(theirs),
             child,
             command,
             wish: Wish::GoOn,

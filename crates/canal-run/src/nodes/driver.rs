@@ -213,7 +213,15 @@ impl<'a> Driver<'a> {
                     self.nodes.iter().map(|it| it.answer.name.as_str()).collect();
                 news(&change, &names, self.request.purpose).into_iter().for_each(|it| host.say(it));
             }
-            Effect::End(outcome) => return ControlFlow::Break(Some(self.ending(outcome))),
+            Effect::End(outcome) => {
+                let is_deadlock = matches!(
+                    &outcome,
+                    Outcome::Refused { refusal: Refusal::Deadlock, node: None, .. }
+                );
+                let cycle = is_deadlock.then(|| self.waits_reader.cycle.clone());
+                let (answers, cycle) = (self.answers(), cycle.unwrap_or_default());
+                return ControlFlow::Break(Some(Ending { outcome, answers, cycle }));
+            }
             Effect::WakeAt(at) => self.wake_at = Some(at),
         }
         ControlFlow::Continue(())
@@ -435,13 +443,6 @@ impl<'a> Driver<'a> {
             let waits_for = waits_for.clone();
             state.member.report(&Report { handle, need, held, waits_for });
         }
-    }
-
-    fn ending(&self, outcome: Outcome) -> Ending {
-        let is_deadlock =
-            matches!(&outcome, Outcome::Refused { refusal: Refusal::Deadlock, node: None, .. });
-        let cycle = if is_deadlock { self.waits_reader.cycle.clone() } else { Vec::new() };
-        Ending { outcome, answers: self.answers(), cycle }
     }
 }
 

@@ -10,9 +10,7 @@
 use canal_lock::client::nodes::link::parameters;
 use canal_nodes::Millis;
 use canal_nodes::leader_by_majority::{Claim, Verdict, judge};
-use canal_protocol::{
-    ErrorName, HolderInfo, KnownNode, Leader, LeaderQuery, Node, NodeFailure, NodeId,
-};
+use canal_protocol::{ErrorName, HolderInfo, Leader, LeaderQuery, Node, NodeFailure, NodeId};
 use canal_sys::clock::boottime_ms;
 
 use super::identify_nodes::one_daemon;
@@ -140,7 +138,21 @@ impl<'a> LeaderAtNodes<'a> {
     fn hear(&mut self, at: usize) -> Result<(), NodeFailure> {
         for heard in self.sources[at].member.turn() {
             let heard = match heard {
-                Heard::Identity(identity) => self.identified(at, &identity.known)?,
+                Heard::Identity(identity) => {
+                    let (known, node) = (identity.known, &self.sources[at].member.node);
+                    let met = self.around.known_nodes.meet(node, &known);
+                    let is_other =
+                        |(other, it): &(usize, &Source)| *other != at && it.id == Some(known.node);
+                    let other = self.sources.iter().enumerate().find(is_other);
+                    if let Some((_, other)) = other.filter(|_| met.is_ok()) {
+                        return Err(one_daemon(&other.member.node, node, &known.shown()));
+                    }
+                    met.and_then(|()| {
+                        let source = &mut self.sources[at];
+                        source.id = Some(known.node);
+                        source.member.call(Kind::Leader, &self.query)
+                    })
+                }
                 Heard::Answer(answer) => self.sources[at].take(answer),
                 Heard::Away(failure) => Err(failure),
             };
@@ -150,26 +162,6 @@ impl<'a> LeaderAtNodes<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Asks a node for its leader, once its daemon is known. The inner error is the reason why it
-    /// cannot be asked.
-    fn identified(
-        &mut self,
-        at: usize,
-        known: &KnownNode,
-    ) -> Result<Result<(), NodeFailure>, NodeFailure> {
-        let node = &self.sources[at].member.node;
-        if let Err(failure) = self.around.known_nodes.meet(node, known) {
-            return Ok(Err(failure));
-        }
-        let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
-        if let Some((_, other)) = others.find(|(_, other)| other.id == Some(known.node)) {
-            return Err(one_daemon(&other.member.node, node, &known.shown()));
-        }
-        let source = &mut self.sources[at];
-        source.id = Some(known.node);
-        Ok(source.member.call(Kind::Leader, &self.query))
     }
 }
 

@@ -13,10 +13,10 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use serde::Serialize;
 
-use canal_lock::client::nodes::link::{self, Link, Replies, Reply, failure, parameters};
+use canal_lock::client::nodes::link::{self, Link, Replies, Reply, outcome, parameters};
 use canal_protocol::{
-    Abandon, Failure, INTERFACE, NODES_INTERFACE, NoParameters, Node, NodeFailure, NodeIdentity,
-    Report, Tag,
+    Failure, INTERFACE, NODES_INTERFACE, NoParameters, Node, NodeFailure, NodeIdentity, Report,
+    RequestTag, Tag,
 };
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
@@ -192,7 +192,7 @@ impl Member {
     pub(super) fn abandon(&mut self, tag: Tag) {
         let waits = self.calls.iter().any(|call| call.kind == Kind::Collect);
         if let Some(link) = self.link.as_mut().filter(|_| waits) {
-            let _ = link.send(&format!("{INTERFACE}.Abandon"), &Abandon { tag }, Replies::None);
+            let _ = link.send(&format!("{INTERFACE}.Abandon"), &RequestTag { tag }, Replies::None);
             link.end_by_itself();
         }
     }
@@ -300,10 +300,7 @@ impl Member {
             }
             _ => self.calls.pop_front().ok_or_else(unexpected)?,
         };
-        let result = match failure(&reply) {
-            Some(failure) => Err(failure?),
-            None => Ok(reply),
-        };
+        let result = outcome(reply)?;
         match kind {
             Kind::ConfirmAt => self.is_asked = false,
             Kind::Collect => self.is_asked = result.is_ok(),

@@ -190,8 +190,13 @@ impl<'a> WaitsReader<'a> {
                     self.close_all();
                     return Some(Input::Surrender);
                 }
-                Next::GiveWay { deadlock, way: Way::Refusal } => {
-                    return Some(self.refusal(deadlock));
+                Next::GiveWay { deadlock: Deadlock { mut ring, .. }, way: Way::Refusal } => {
+                    let own = self.detector.own();
+                    let first = ring.iter().position(|step| Some(step.request) == own);
+                    ring.rotate_left(first.unwrap_or_default());
+                    // The ring is what the last answers of the nodes show.
+                    self.cycle = ring.iter().filter_map(|step| self.step(step)).collect();
+                    return Some(Input::Deadlock(told(&ring)));
                 }
                 Next::Rest(until) => {
                     self.wake_at = until;
@@ -321,16 +326,6 @@ impl<'a> WaitsReader<'a> {
 
     fn close_all(&mut self) {
         self.sources.iter_mut().for_each(Source::close);
-    }
-
-    /// The refusal of the request. The ring is what the last answers of the nodes show.
-    fn refusal(&mut self, deadlock: Deadlock) -> Input {
-        let mut ring = deadlock.ring;
-        let own = self.detector.own();
-        let first = ring.iter().position(|step| Some(step.request) == own).unwrap_or_default();
-        ring.rotate_left(first);
-        self.cycle = ring.iter().filter_map(|step| self.step(step)).collect();
-        Input::Deadlock(told(&ring))
     }
 
     fn step(&self, step: &Step) -> Option<CycleStepInfo> {

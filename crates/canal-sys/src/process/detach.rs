@@ -341,30 +341,30 @@ const STACK_BYTES_FEW: u64 = 1024 * 1024;
 /// The inherited circumstances that may harm a daemon, one note each: "nice value 5", "address
 /// space limited to 1048576 bytes". Empty if there are none.
 pub fn notes() -> Vec<String> {
-    let priorities = [nice(), policy(), io_priority()].into_iter().flatten();
-    priorities.chain(limits()).chain(oom_score()).chain(cgroup()).collect()
-}
-
-fn nice() -> Option<String> {
-    let nice = getpriority_process(None).ok()?;
-    (nice > 0).then(|| format!("nice value {nice}"))
-}
-
-fn policy() -> Option<String> {
+    const CLASS_SHIFT: libc::c_long = 13;
+    const CLASS_IDLE: libc::c_long = 3;
+    let nice = getpriority_process(None).ok().filter(|nice| *nice > 0);
     // SAFETY: the call takes an integer and does not touch our memory.
-    match unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK {
+    let policy = match unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK {
         libc::SCHED_BATCH => Some("scheduling policy batch".to_owned()),
         libc::SCHED_IDLE => Some("scheduling policy idle".to_owned()),
         _ => None,
-    }
-}
-
-fn io_priority() -> Option<String> {
-    const CLASS_SHIFT: libc::c_long = 13;
-    const CLASS_IDLE: libc::c_long = 3;
+    };
     // SAFETY: the call takes integers and does not touch our memory.
     let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) };
-    (priority >= 0 && priority >> CLASS_SHIFT == CLASS_IDLE).then(|| "i/o priority idle".to_owned())
+    let is_io_idle = priority >= 0 && priority >> CLASS_SHIFT == CLASS_IDLE;
+    let oom_score = fs::read_to_string("/proc/self/oom_score_adj").ok();
+    let oom_score = oom_score.and_then(|text| text.trim().parse::<i32>().ok());
+    let killed_early = |score| format!("oom_score_adj {score}: killed early when memory is short");
+    // A process cannot leave its cgroup: killing or limiting the cgroup affects this process too.
+    let cgroup = own_cgroup().filter(|path| path != "/");
+    let notes = nice.map(|nice| format!("nice value {nice}")).into_iter().chain(policy);
+    notes
+        .chain(is_io_idle.then(|| "i/o priority idle".to_owned()))
+        .chain(limits())
+        .chain(oom_score.filter(|score| *score > 0).map(killed_early))
+        .chain(cgroup.map(|path| format!("in the cgroup {path}")))
+        .collect()
 }
 
 /// The limits below which a daemon may fail.
@@ -381,18 +381,6 @@ fn limits() -> impl Iterator<Item = String> {
         let (limit, _) = getrlimit(kind).ok()?;
         (limit < enough).then(|| format!("{what} limited to {limit}{unit}"))
     })
-}
-
-fn oom_score() -> Option<String> {
-    let text = fs::read_to_string("/proc/self/oom_score_adj").ok()?;
-    let score: i32 = text.trim().parse().ok()?;
-    (score > 0).then(|| format!("oom_score_adj {score}: killed early when memory is short"))
-}
-
-/// A process cannot leave its cgroup: killing or limiting the cgroup affects this process too.
-fn cgroup() -> Option<String> {
-    let path = own_cgroup()?;
-    (path != "/").then(|| format!("in the cgroup {path}"))
 }
 
 #[cfg(test)]

@@ -100,19 +100,16 @@ impl SharedTerminal {
                 let _ = self.lock(name_of(drawer) + self.pid.min(PID_MAX));
                 return Some(drawer);
             }
-            if !self.is_stopped(drawer) {
+            // Whether the process that has this place is stopped. One that has not stated its pid
+            // yet does not count as stopped.
+            let start = name_of(drawer);
+            let pid = self.locked(start, PID_MAX + 1).and_then(|at| u32::try_from(at - start).ok());
+            let is_stopped = |pid| matches!(run_state(pid), RunState::Stopped | RunState::Frozen);
+            if !pid.is_some_and(is_stopped) {
                 return None;
             }
         }
         None
-    }
-
-    /// Whether the other process that has this drawer's place is stopped. One that has not stated
-    /// its pid yet does not count as stopped.
-    fn is_stopped(&self, drawer: off_t) -> bool {
-        let start = name_of(drawer);
-        let pid = self.locked(start, PID_MAX + 1).and_then(|at| u32::try_from(at - start).ok());
-        pid.is_some_and(|pid| matches!(run_state(pid), RunState::Stopped | RunState::Frozen))
     }
 
     /// Shows the others whether the line of this process is on the screen.

@@ -4,7 +4,7 @@
 //! client named, and only if that process belongs to the client's user, or the client is root.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 
 use nix::sys::signal::Signal;
 
@@ -42,7 +42,7 @@ impl Server {
                 // Without the pidfd, the client can only ask for a signal, and cannot see the
                 // process end.
                 if is_named {
-                    fds.extend(pidfd.try_clone().map(OwnedFd::from));
+                    fds.extend(pidfd.as_fd().try_clone_to_owned());
                 }
             });
             let (refused, hint) =

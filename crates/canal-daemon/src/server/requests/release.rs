@@ -17,9 +17,7 @@ use crate::wording::{bad, denied, not_held, owner_words, pid_of};
 use canal_core::{
     Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, RequestId, Token,
 };
-use canal_protocol::{
-    Abandon, Confirm, ErrorName, Failure, Overrun, Release, Released, ReleasedHold,
-};
+use canal_protocol::{ErrorName, Failure, Release, Released, ReleasedHold, RequestTag};
 use canal_sys::peer::Credentials;
 
 impl Server {
@@ -185,7 +183,7 @@ impl Server {
     /// Notes that the client has read a provisional grant. The TTL of a lease restarts, because the
     /// client may have been stopped before it read the grant, and then cannot know how much was
     /// left.
-    pub(crate) fn confirm(&mut self, caller: &Caller, confirm: &Confirm) -> Result {
+    pub(crate) fn confirm(&mut self, caller: &Caller, confirm: &RequestTag) -> Result {
         let hold = self.decide.table().hold_tagged(confirm.tag).ok_or_else(taken_back)?;
         if ![0, hold.asked.uid].contains(&caller.peer.uid) {
             return Err(denied("the grant belongs to another user"));
@@ -212,7 +210,7 @@ impl Server {
     }
 
     /// Notes why the client of a waiting request is about to close its connection.
-    pub(crate) fn abandon(&mut self, caller: &Caller, abandon: &Abandon) -> Result {
+    pub(crate) fn abandon(&mut self, caller: &Caller, abandon: &RequestTag) -> Result {
         let table = self.decide.table();
         let waiter = table.tagged(abandon.tag).and_then(|request| table.waiter(request));
         let Some(waiter) = waiter.filter(|it| [0, it.request.uid].contains(&caller.peer.uid))
@@ -224,7 +222,7 @@ impl Server {
     }
 
     /// Notes that the command of a hold is about to be ended because it ran for too long.
-    pub(crate) fn overrun(&mut self, caller: &Caller, overrun: &Overrun) -> Result {
+    pub(crate) fn overrun(&mut self, caller: &Caller, overrun: &RequestTag) -> Result {
         let hold = self.decide.table().hold_tagged(overrun.tag);
         let Some(hold) = hold.filter(|it| [0, it.asked.uid].contains(&caller.peer.uid)) else {
             return Err(Failure::new(ErrorName::UnknownTag, "no hold has this tag"));

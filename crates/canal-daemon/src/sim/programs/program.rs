@@ -13,8 +13,8 @@ use super::received_grants::{ReceivedGrant, ReceivedGrantId, ReceivedGrants, Unt
 use crate::sim::machine::{Machine, Serial};
 use canal_core::Tag;
 use canal_protocol::{
-    Acquire, Confirm, DeadlinePageFound, DeadlinePageQuery, Grant, Handle, LeaseAsked, Release,
-    Renew, Wrapper,
+    Acquire, DeadlinePageFound, DeadlinePageQuery, Grant, Handle, LeaseAsked, Release, Renew,
+    RequestTag, Wrapper,
 };
 use canal_sys::deadline_page::Reader;
 
@@ -336,7 +336,7 @@ impl Program {
                 conversation.send("Acquire", &acquire, true, &fds);
             }
             Doing::Confirms(asking, ..) => {
-                conversation.send("Confirm", &Confirm { tag: asking.tag }, false, &[]);
+                conversation.send("Confirm", &RequestTag { tag: asking.tag }, false, &[]);
             }
             Doing::Looks(method, parameters) => conversation.send(method, parameters, false, &[]),
             Doing::Releases(handle) => {

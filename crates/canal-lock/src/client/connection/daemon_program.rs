@@ -66,20 +66,18 @@ pub fn is_on_demand_daemon(pid: u32, said: Option<&Path>) -> bool {
     let words = process::first_words(pid, ARGV.len());
     let is_daemon = words.len() == ARGV.len() && words[1..] == ARGV[1..];
     let executed = file_of(format!("/proc/{pid}/exe").as_ref()).filter(|_| is_daemon);
-    executed.is_some() && programs(said).any(|path| file_of(&path) == executed)
+    // This program's file may have been replaced since the program started, and the daemon may have
+    // started before or after that.
+    let own = said == Some(Path::new(OWN));
+    let newest = own.then(own_paths).into_iter().flatten();
+    let mut programs =
+        find(said).ok().into_iter().chain(own.then(|| PathBuf::from(OWN))).chain(newest);
+    executed.is_some() && programs.any(|path| file_of(&path) == executed)
 }
 
 /// What identifies the file at a path.
 fn file_of(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).map(|it| (it.dev(), it.ino())).ok()
-}
-
-/// The files from which a daemon may have been started. This program's file may have been replaced
-/// since the program started, and the daemon may have started before or after that.
-fn programs(said: Option<&Path>) -> impl Iterator<Item = PathBuf> {
-    let own = said == Some(Path::new(OWN));
-    let newest = own.then(own_paths).into_iter().flatten();
-    find(said).ok().into_iter().chain(own.then(|| PathBuf::from(OWN))).chain(newest)
 }
 
 /// The service manager of this machine.

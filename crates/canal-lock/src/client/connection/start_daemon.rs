@@ -348,7 +348,17 @@ impl Starts {
     fn begin(&mut self, place: &Place) -> Result<()> {
         let log = log_of(place);
         if self.count == STARTS_MAX {
-            return Err(ClientError::Start(self.why_they_died(&log)));
+            let how = self.last.as_ref().and_then(Pidfd::wait_status).and_then(ended);
+            let how = how.map(|how| format!(" ({how})")).unwrap_or_default();
+            let path = log.display();
+            let last = match last_line(&log, self.log_bytes) {
+                Some(line) => format!("wrote this last line to {path}: {line}"),
+                None => format!("wrote nothing to {path}"),
+            };
+            return Err(ClientError::Start(format!(
+                "{STARTS_MAX} daemons started, and each died before it answered; the last \
+                 one{how} {last}\nhint: {HINT}"
+            )));
         }
         self.count += 1;
         self.log_bytes = log.metadata().map_or(0, |found| found.len());
@@ -359,20 +369,6 @@ impl Starts {
     /// Records that a daemon has answered this client.
     pub(crate) fn daemon_answered(&mut self) {
         *self = Self::default();
-    }
-
-    fn why_they_died(&self, log: &Path) -> String {
-        let how = self.last.as_ref().and_then(Pidfd::wait_status).and_then(ended);
-        let how = how.map(|how| format!(" ({how})")).unwrap_or_default();
-        let (count, path) = (STARTS_MAX, log.display());
-        let last = match last_line(log, self.log_bytes) {
-            Some(line) => format!("wrote this last line to {path}: {line}"),
-            None => format!("wrote nothing to {path}"),
-        };
-        format!(
-            "{count} daemons started, and each died before it answered; the last one{how} {last}\n\
-             hint: {HINT}"
-        )
     }
 }
 

@@ -47,10 +47,6 @@ impl Limits {
     pub fn of_search(self) -> Self {
         Self { busy: SEARCH_MAX, by_other_thread: true, ..self }
     }
-
-    fn is_busy(&self, activity: Activity) -> bool {
-        activity == Activity::Busy || activity == Activity::Idle && self.by_other_thread
-    }
 }
 
 /// A message that the daemon owes, and for how long it has owed it.
@@ -101,9 +97,11 @@ impl Owed {
         let looks = self.silent - self.looked_at >= SLICE || self.idle >= self.limits.idle;
         if looks {
             self.looked_at = self.silent;
-        }
-        if looks && self.limits.is_busy(activity()) {
-            self.idle = Duration::ZERO;
+            let activity = activity();
+            let by_other_thread = activity == Activity::Idle && self.limits.by_other_thread;
+            if activity == Activity::Busy || by_other_thread {
+                self.idle = Duration::ZERO;
+            }
         }
         // The client reads once more before this counts as an error: the daemon may have answered
         // after the last read, and gone to sleep before the check.

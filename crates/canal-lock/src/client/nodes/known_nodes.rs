@@ -7,7 +7,7 @@
 //! nothing.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,10 @@ impl KnownNodes {
             fs::create_dir_all(above).map_err(|error| unusable(&self.dir, error))?;
         }
         open_private(&self.dir, self.uid, IfMissing::Create).map_err(NodeFailure::permanent)?;
-        let _locked = self.lock()?;
+        let path = self.dir.join(LOCK);
+        let locked = open_lock(&path)
+            .and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive).map(|()| file)?));
+        let _locked = locked.map_err(|error| unusable(&path, error))?;
         let mut content = self.read()?;
         is_known(&content)?;
         content.nodes.insert(address, seen.clone());
@@ -126,13 +129,6 @@ impl KnownNodes {
             );
             NodeFailure::permanent(format!("{path} is not a list of nodes: {error}")).hint(hint)
         })
-    }
-
-    fn lock(&self) -> Result<File, NodeFailure> {
-        let path = self.dir.join(LOCK);
-        let locked = open_lock(&path)
-            .and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive).map(|()| file)?));
-        locked.map_err(|error| unusable(&path, error))
     }
 
     /// Syncs a new file to disk before it gives it the name of the present one.

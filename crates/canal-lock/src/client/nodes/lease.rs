@@ -131,14 +131,6 @@ impl LeaseHandle {
         self.secret.handle(id, part.map_or(1, |part| part.lease))
     }
 
-    /// The secret of the part of the daemon of this socket.
-    fn of_socket(&self, socket: &Path) -> Option<Handle> {
-        let is_there =
-            |part: &&LeasePart| matches!(&part.address, NodeAddress::Unix(it) if it == socket);
-        let part = self.parts.iter().find(is_there)?;
-        Some(self.secret.handle(part.id, part.lease))
-    }
-
     fn bytes(&self) -> Vec<u8> {
         let Self { secret: Secret(secret), token, ttl_ms, need, parts } = self;
         let part = |part: &LeasePart| (part.address.to_string(), part.id.0, part.lease, part.held);
@@ -150,18 +142,6 @@ impl LeaseHandle {
         bytes
     }
 
-    fn of_bytes(bytes: &[u8]) -> Result<Self, LeaseHandleError> {
-        match bytes.split_last_chunk::<CHECKSUM_BYTES>() {
-            Some((content, sum)) if checksum(content) == *sum => match content.split_first() {
-                Some((&VERSION, rest)) => Self::of_content(rest),
-                Some(_) => return Err(LeaseHandleError::Later),
-                None => None,
-            },
-            _ => None,
-        }
-        .ok_or(LeaseHandleError::Damaged)
-    }
-
     fn of_content(bytes: &[u8]) -> Option<Self> {
         let content: Content = serde_json::from_slice(bytes).ok()?;
         let (secret, token, ttl_ms, need, parts) = content;
@@ -170,17 +150,14 @@ impl LeaseHandle {
             let (address, id) = (address.parse().ok()?, NodeId(id));
             handle.parts.push(LeasePart { address, id, lease, held });
         }
-        handle.is_sound().then_some(handle)
-    }
-
-    /// Whether the handle has the properties that a coordinator relies on.
-    fn is_sound(&self) -> bool {
-        let count = self.parts.len();
-        count <= NODES_MAX
-            && (1..=count).contains(&self.need)
-            && self.parts.is_sorted_by(|one, next| one.id < next.id)
-            && self.parts.iter().all(|part| part.lease > 0)
-            && (LEASE_OVER_NODES_MS_MIN..=u64::from(u32::MAX)).contains(&self.ttl_ms)
+        let Self { parts, need, ttl_ms, .. } = &handle;
+        // A coordinator relies on these properties.
+        let is_sound = parts.len() <= NODES_MAX
+            && (1..=parts.len()).contains(need)
+            && parts.is_sorted_by(|one, next| one.id < next.id)
+            && parts.iter().all(|part| part.lease > 0)
+            && (LEASE_OVER_NODES_MS_MIN..=u64::from(u32::MAX)).contains(ttl_ms);
+        is_sound.then_some(handle)
     }
 }
 
@@ -198,7 +175,14 @@ impl FromStr for LeaseHandle {
             u8::from_str_radix(pair, 16).ok()
         };
         let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
-        Self::of_bytes(&bytes.ok_or(LeaseHandleError::Damaged)?)
+        let bytes = bytes.ok_or(LeaseHandleError::Damaged)?;
+        let parts = bytes.split_last_chunk::<CHECKSUM_BYTES>();
+        let summed = parts.filter(|(content, sum)| checksum(content) == **sum);
+        match summed.and_then(|(content, _)| content.split_first()) {
+            Some((&VERSION, content)) => Self::of_content(content).ok_or(LeaseHandleError::Damaged),
+            Some(_) => Err(LeaseHandleError::Later),
+            None => Err(LeaseHandleError::Damaged),
+        }
     }
 }
 
@@ -305,7 +289,12 @@ impl EnclosingLeases {
 
     /// The handle of the innermost lease at the daemon of a socket of this machine.
     pub fn at_socket(&self, socket: &Path) -> Option<Handle> {
-        self.0.iter().rev().find_map(|lease| lease.of_socket(socket))
+        let is_there =
+            |part: &&LeasePart| matches!(&part.address, NodeAddress::Unix(it) if it == socket);
+        self.0.iter().rev().find_map(|lease| {
+            let part = lease.parts.iter().find(is_there)?;
+            Some(lease.secret.handle(part.id, part.lease))
+        })
     }
 }
 
@@ -396,7 +385,9 @@ mod tests {
         later.truncate(later.len() - CHECKSUM_BYTES);
         later[0] = VERSION + 1;
         later.extend(checksum(&later));
-        assert_eq!(LeaseHandle::of_bytes(&later), Err(LeaseHandleError::Later));
+        let digits = later.into_iter().map(|byte| format!("{byte:02x}"));
+        let later: String = [PREFIX.to_owned()].into_iter().chain(digits).collect();
+        assert_eq!(later.parse::<LeaseHandle>(), Err(LeaseHandleError::Later));
     }
 
     #[test]

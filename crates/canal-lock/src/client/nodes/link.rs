@@ -334,10 +334,11 @@ pub fn parameters<T: DeserializeOwned>(answer: &Reply) -> Result<T, NodeFailure>
         .map_err(|error| NodeFailure::permanent(format!("cannot parse its answer: {error}")))
 }
 
-/// The error that an answer carries, if it is one. The inner error is that of a connection that is
-/// no longer useful.
-pub fn failure(answer: &Reply) -> Option<Result<Box<Failure>, NodeFailure>> {
-    Some(Err(match answer.failure()? {
+/// The answer, or the error that it carries. The outer error is that of a connection that is no
+/// longer useful.
+pub fn outcome(answer: Reply) -> Result<Result<Reply, Box<Failure>>, NodeFailure> {
+    let Some(error) = answer.failure() else { return Ok(Ok(answer)) };
+    Err(match error {
         ClientError::Gone(_) => NodeFailure::passing("its daemon is stopping"),
         error if error.is_unknown_method() => ssh::older(),
         ClientError::UnknownError { message, .. } => NodeFailure::passing(message),
@@ -348,14 +349,14 @@ pub fn failure(answer: &Reply) -> Option<Result<Box<Failure>, NodeFailure>> {
             _ => {
                 // The number is a user of that machine, whose name may differ here.
                 let message = failure.message.replace("uid ", "user ");
-                return Some(Ok(Box::new(Failure { message, ..failure })));
+                return Ok(Err(Box::new(Failure { message, ..failure })));
             }
         },
         ClientError::Protocol(error) => {
             NodeFailure::permanent(format!("cannot parse its answer: {error}"))
         }
         error => NodeFailure::permanent(error.to_string()),
-    }))
+    })
 }
 
 /// The processes of dropped links that may not have been reaped.

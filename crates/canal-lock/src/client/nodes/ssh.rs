@@ -66,10 +66,11 @@ const QUOTED_BYTES: usize = 200;
 /// Why an ssh process ended. `canal` is the program on the host, `code` the exit code (`None` if a
 /// signal killed ssh), and `said` its error output.
 pub fn explain(host: &SshHost, canal: Option<&str>, code: Option<i32>, said: &str) -> NodeFailure {
+    let program = canal.unwrap_or("canal");
     match code {
         Some(SSH_ITSELF) => of_ssh(host, said),
         Some(NOT_FOUND) => {
-            let (program, address) = (canal.unwrap_or("canal"), NodeAddress::Ssh(host.clone()));
+            let address = NodeAddress::Ssh(host.clone());
             NodeFailure::permanent(format!("there is no `{program}` on that machine")).hint(
                 format!(
                     "install canal there, or name its path in [nodes]: {{ address = \
@@ -77,83 +78,67 @@ pub fn explain(host: &SshHost, canal: Option<&str>, code: Option<i32>, said: &st
                 ),
             )
         }
-        Some(NOT_EXECUTABLE) => {
-            let program = canal.unwrap_or("canal");
-            NodeFailure::permanent(format!("cannot execute `{program}` there"))
-        }
+        Some(NOT_EXECUTABLE) => NodeFailure::permanent(format!("cannot execute `{program}` there")),
         Some(code) => of_bridge(code, said),
         None => NodeFailure::passing("ssh was killed"),
     }
 }
 
-/// The command that a user would type to try the connection.
-fn by_hand(host: &SshHost) -> String {
-    let port = host.port.map(|port| format!("-p {port} ")).unwrap_or_default();
-    let user = host.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
-    format!("ssh {port}{user}{}", host.host)
-}
-
 /// An error of ssh itself.
 fn of_ssh(host: &SshHost, said: &str) -> NodeFailure {
+    let port = host.port.map(|port| format!("-p {port} ")).unwrap_or_default();
+    let user = host.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+    // The command that a user would type to try the connection.
+    let by_hand = format!("ssh {port}{user}{}", host.host);
     let has = |words: &str| said.contains(words);
-    let by_hand = by_hand(host);
-    if has("Temporary failure in name resolution") {
-        return NodeFailure::passing("cannot look up the host name at the moment");
-    }
-    if has("Could not resolve hostname") {
-        return NodeFailure::permanent("no such host").hint(format!(
-            "make `{by_hand}` work: names come from DNS, /etc/hosts and ~/.ssh/config"
-        ));
-    }
-    if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
-        // The name of the host in `known_hosts`, quoted for a shell.
-        let with_port = |port| format!("'[{}]:{port}'", host.host);
-        let known_as = host.port.map_or_else(|| host.host.clone(), with_port);
-        return NodeFailure::permanent("its host key has changed").hint(format!(
-            "if the machine was reinstalled, run `ssh-keygen -R {known_as}`, then `{by_hand}`; \
-             otherwise someone may be intercepting the connection"
-        ));
-    }
-    if has("Host key verification failed") || has("host key is known") {
-        return NodeFailure::permanent("its host key is not known yet")
-            .hint(format!("run `{by_hand}` once, and compare the key that it shows"));
-    }
-    if has("Permission denied") {
-        let hint = format!(
-            "make `{by_hand}` work without a prompt: `ssh-copy-id` installs your key there, and \
-             ssh-agent keeps its passphrase"
-        );
-        let asks = has("password") || has("keyboard-interactive");
-        let what = match asks {
-            true => "permission denied; it asks for a password, which canal cannot enter",
-            false => "permission denied",
-        };
-        return NodeFailure::permanent(what).hint(hint);
-    }
-    if has("Too many authentication failures") {
-        return NodeFailure::permanent("permission denied: ssh offered too many keys")
-            .hint("name the right key with IdentitiesOnly=yes and IdentityFile in ~/.ssh/config");
-    }
-    if has("Bad configuration option") || has("Bad owner or permissions") || has("terminating, ") {
-        return NodeFailure::permanent(format!("ssh cannot use its configuration: {}", last(said)));
-    }
-    for (words, what) in [
+    let passing = [
         ("timed out", "ssh: connection timed out"),
         ("Connection refused", "ssh: connection refused"),
         ("No route to host", "ssh: no route to host"),
         ("Network is unreachable", "ssh: network is unreachable"),
         ("not responding", "ssh: no answer"),
-    ] {
-        if has(words) {
-            return NodeFailure::passing(what);
-        }
-    }
-    match last(said) {
-        "" => NodeFailure::passing("ssh: the connection was closed"),
-        last => NodeFailure::passing(format!(
-            "ssh: {}",
-            beginning(last.trim_start_matches("ssh: "), QUOTED_BYTES)
-        )),
+    ];
+    if has("Temporary failure in name resolution") {
+        NodeFailure::passing("cannot look up the host name at the moment")
+    } else if has("Could not resolve hostname") {
+        NodeFailure::permanent("no such host").hint(format!(
+            "make `{by_hand}` work: names come from DNS, /etc/hosts and ~/.ssh/config"
+        ))
+    } else if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
+        // The name of the host in `known_hosts`, quoted for a shell.
+        let with_port = |port| format!("'[{}]:{port}'", host.host);
+        let known_as = host.port.map_or_else(|| host.host.clone(), with_port);
+        NodeFailure::permanent("its host key has changed").hint(format!(
+            "if the machine was reinstalled, run `ssh-keygen -R {known_as}`, then `{by_hand}`; \
+             otherwise someone may be intercepting the connection"
+        ))
+    } else if has("Host key verification failed") || has("host key is known") {
+        NodeFailure::permanent("its host key is not known yet")
+            .hint(format!("run `{by_hand}` once, and compare the key that it shows"))
+    } else if has("Permission denied") {
+        let asks = has("password") || has("keyboard-interactive");
+        let what = match asks {
+            true => "permission denied; it asks for a password, which canal cannot enter",
+            false => "permission denied",
+        };
+        NodeFailure::permanent(what).hint(format!(
+            "make `{by_hand}` work without a prompt: `ssh-copy-id` installs your key there, and \
+             ssh-agent keeps its passphrase"
+        ))
+    } else if has("Too many authentication failures") {
+        NodeFailure::permanent("permission denied: ssh offered too many keys")
+            .hint("name the right key with IdentitiesOnly=yes and IdentityFile in ~/.ssh/config")
+    } else if has("Bad configuration option")
+        || has("Bad owner or permissions")
+        || has("terminating, ")
+    {
+        NodeFailure::permanent(format!("ssh cannot use its configuration: {}", last(said)))
+    } else if let Some((_, what)) = passing.into_iter().find(|(words, _)| has(words)) {
+        NodeFailure::passing(what)
+    } else {
+        let last = beginning(last(said).trim_start_matches("ssh: "), QUOTED_BYTES);
+        let what = if last.is_empty() { "the connection was closed" } else { last };
+        NodeFailure::passing(format!("ssh: {what}"))
     }
 }
 
@@ -165,17 +150,12 @@ fn of_bridge(code: i32, said: &str) -> NodeFailure {
     }
     let line = said.lines().rev().find_map(|line| line.trim().strip_prefix("canal: "));
     let hint = said.lines().rev().find_map(|line| line.trim().strip_prefix("hint: "));
-    let failure = match line {
-        Some(line) => NodeFailure::passing(beginning(line, QUOTED_BYTES)),
-        None => match last(said) {
-            "" => NodeFailure::passing(format!("the bridge there ended with code {code}")),
-            last => NodeFailure::passing(format!(
-                "the other side reports: {}",
-                beginning(last, QUOTED_BYTES)
-            )),
-        },
+    let what = match (line, last(said)) {
+        (Some(line), _) => beginning(line, QUOTED_BYTES).to_owned(),
+        (None, "") => format!("the bridge there ended with code {code}"),
+        (None, last) => format!("the other side reports: {}", beginning(last, QUOTED_BYTES)),
     };
-    NodeFailure { hint: hint.map(str::to_owned), ..failure }
+    NodeFailure { hint: hint.map(str::to_owned), ..NodeFailure::passing(what) }
 }
 
 /// The failure of a canal that does not support nodes.

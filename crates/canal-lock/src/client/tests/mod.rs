@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Client, ClientError, Start, Watch, tag};
 use canal_protocol::paths::Rule;
 use canal_protocol::{
-    Acquire, Confirm, ErrorName, NoParameters, Release, Resize, StatusQuery, WireItem,
+    Acquire, ErrorName, NoParameters, Release, RequestTag, Resize, StatusQuery, WireItem,
 };
 
 mod acquire;
@@ -303,7 +303,7 @@ fn a_release_to_a_daemon_that_has_hung_up_is_sent_to_the_next() {
 #[test]
 fn a_confirmation_is_sent_until_a_daemon_takes_it() {
     let scratch = Scratch::new();
-    let confirm = Confirm { tag: tag().unwrap() };
+    let confirm = RequestTag { tag: tag().unwrap() };
     let text = confirm.tag.to_string();
     let daemon = scratch.daemon(move |listener| {
         assert_eq!(accept(&listener).call().1["tag"], text);
