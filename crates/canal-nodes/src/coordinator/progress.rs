@@ -20,7 +20,19 @@ impl Coordinator {
             self.said_held = now.clone();
             turn.carry_out(Effect::Say(Change::Held(held, now.1)));
         }
-        self.report_too_few(turn);
+        let asks = matches!(self.phase, Phase::Collecting(_) | Phase::Counting { .. });
+        // Nodes that do not grant yet still answer.
+        let answers = |at: &&usize| {
+            let node = &self.nodes[**at];
+            node.unfit.is_none() && node.may_answer(turn, SILENCE_MS)
+        };
+        let answering = self.members.iter().filter(answers).count();
+        let too_few = (asks && answering < self.need).then_some(answering);
+        if self.said_too_few != too_few {
+            self.said_too_few = too_few;
+            let say = |held| Effect::Say(Change::TooFew(Held { held, need: self.need }));
+            turn.effects.extend(too_few.map(say));
+        }
     }
 
     /// Reports together all nodes that have new state, once each node has answered or is silent.
@@ -67,22 +79,6 @@ impl Coordinator {
             let (held, stops_at) = (self.held(), self.stops_at());
             let change = Change::Away { node: at, since, why, held, stops_at };
             turn.carry_out(Effect::Say(change));
-        }
-    }
-
-    fn report_too_few(&mut self, turn: &mut Turn) {
-        let asks = matches!(self.phase, Phase::Collecting(_) | Phase::Counting { .. });
-        // Nodes that do not grant yet still answer.
-        let answers = |at: &&usize| {
-            let node = &self.nodes[**at];
-            node.unfit.is_none() && node.may_answer(turn, SILENCE_MS)
-        };
-        let answering = self.members.iter().filter(answers).count();
-        let too_few = (asks && answering < self.need).then_some(answering);
-        if self.said_too_few != too_few {
-            self.said_too_few = too_few;
-            let say = |held| Effect::Say(Change::TooFew(Held { held, need: self.need }));
-            turn.effects.extend(too_few.map(say));
         }
     }
 

@@ -28,11 +28,20 @@ impl Coordinator {
     pub(super) fn collect(&mut self, turn: &mut Turn, round: Round) -> bool {
         let is_enough = self.granted().count() >= self.need;
         let over = if is_enough { None } else { self.time_over(turn) };
-        if let Some(outcome) = over.or_else(|| self.hopeless()) {
+        if let Some(outcome) = over {
             return self.end(turn, outcome);
         }
-        if self.plan.require.counts_the_alive() && self.drop_the_silent(turn) {
-            return true;
+        if self.plan.require.counts_the_alive() {
+            if self.drop_the_silent(turn) {
+                return true;
+            }
+        } else {
+            let members = self.members.iter().copied();
+            let never: Vec<usize> = members.filter(|at| self.never_grants(*at)).collect();
+            if self.members.len() - never.len() < self.need {
+                let outcome = self.failed_over(never);
+                return self.end(turn, outcome);
+            }
         }
         for at in 0..self.nodes.len() {
             self.release_leftover(turn, at);
@@ -135,16 +144,6 @@ impl Coordinator {
         Outcome::Refused { node, refusal, why, silent: others.filter(is_silent).collect() }
     }
 
-    /// The outcome if too few nodes are left that can ever grant their part.
-    fn hopeless(&self) -> Option<Outcome> {
-        if self.plan.require.counts_the_alive() {
-            return None;
-        }
-        let members = self.members.iter().copied();
-        let never: Vec<usize> = members.filter(|at| self.never_grants(*at)).collect();
-        (self.members.len() - never.len() < self.need).then(|| self.failed_over(never))
-    }
-
     /// The outcome if too few nodes answer.
     pub(super) fn failed(&self, turn: &mut Turn) -> Outcome {
         let silent = self.members.iter().copied().filter(|at| !self.may_answer(turn, *at));
@@ -175,7 +174,18 @@ impl Coordinator {
             let Some(at) = self.members.get(round.at).copied() else { return false };
             match self.ask_in_turn(turn, at, round) {
                 Step::Stay => {
-                    self.ask_passed_over(turn, round);
+                    // Nodes that were passed over may have answered since. The request does not
+                    // wait there, because it may hold later nodes.
+                    for at in self.members.clone().into_iter().take(round.at) {
+                        match self.nodes[at].hold {
+                            Hold::Nothing
+                                if self.nodes[at].is_open() && self.may_answer(turn, at) =>
+                            {
+                                self.ask(turn, at, Asking { no_wait: true, spare: false });
+                            }
+                            _ => drop(self.nodes[at].suspect(turn, SILENCE_MS)),
+                        }
+                    }
                     break;
                 }
                 Step::Next => round = Round { at: round.at + 1, since: turn.now },
@@ -290,19 +300,6 @@ impl Coordinator {
                 Step::Next
             }
             _ => Step::Stay,
-        }
-    }
-
-    /// Asks nodes that were passed over and have answered since. The request does not wait there,
-    /// because it may hold later nodes.
-    fn ask_passed_over(&mut self, turn: &mut Turn, round: Round) {
-        for at in self.members.clone().into_iter().take(round.at) {
-            match self.nodes[at].hold {
-                Hold::Nothing if self.nodes[at].is_open() && self.may_answer(turn, at) => {
-                    self.ask(turn, at, Asking { no_wait: true, spare: false });
-                }
-                _ => drop(self.nodes[at].suspect(turn, SILENCE_MS)),
-            }
         }
     }
 

@@ -261,7 +261,18 @@ impl Coordinator {
     pub(super) fn finish(&mut self, turn: &mut Turn, outcome: Outcome, until: Millis) -> bool {
         let mut left = Vec::new();
         for at in (0..self.nodes.len()).rev() {
-            self.give_back_at(turn, at);
+            let timing = self.timing_of(at);
+            let longest_ms = timing.ttl_ms + timing.margin_ms;
+            self.cancel(turn, at);
+            let node = &mut self.nodes[at];
+            if matches!(node.hold, Hold::Firm | Hold::Unknown | Hold::Confirming { .. }) {
+                let has_ended = |sent: Millis| turn.now >= sent.saturating_add(longest_ms);
+                if node.sent.is_some_and(has_ended) {
+                    node.gone();
+                } else if node.is_open() {
+                    self.release(turn, at);
+                }
+            }
             if self.nodes[at].hold != Hold::Nothing {
                 left.push(at);
             }
@@ -278,20 +289,5 @@ impl Coordinator {
             turn.carry_out(Effect::End(outcome));
         }
         is_over
-    }
-
-    fn give_back_at(&mut self, turn: &mut Turn, at: usize) {
-        let timing = self.timing_of(at);
-        let longest_ms = timing.ttl_ms + timing.margin_ms;
-        self.cancel(turn, at);
-        let node = &mut self.nodes[at];
-        if matches!(node.hold, Hold::Firm | Hold::Unknown | Hold::Confirming { .. }) {
-            let has_ended = |sent: Millis| turn.now >= sent.saturating_add(longest_ms);
-            if node.sent.is_some_and(has_ended) {
-                node.gone();
-            } else if node.is_open() {
-                self.release(turn, at);
-            }
-        }
     }
 }

@@ -23,7 +23,15 @@ impl Coordinator {
     pub(super) fn hear(&mut self, input: Input, turn: &mut Turn) {
         match input {
             Input::Node(at, event) => self.hear_node(at, event, turn),
-            Input::Surrender => self.surrender(turn),
+            Input::Surrender => {
+                if matches!(self.phase, Phase::Collecting(_) | Phase::Confirming { .. }) {
+                    self.ask_anew(turn, None);
+                    // It queues again behind the others, so its old place must be gone first.
+                    for node in self.nodes.iter_mut().filter(|node| node.asked.is_some()) {
+                        (node.asked, node.hold) = (None, Hold::Unknown);
+                    }
+                }
+            }
             Input::Deadlock(why) if self.waits() => {
                 let why = NodeFailure::passing(why);
                 let outcome = self.refused(turn.now, None, Refusal::Deadlock, why);
@@ -79,8 +87,19 @@ impl Coordinator {
                 node.ttl_ms = ttl_ms;
                 self.hear_firm(at, sent, turn.now);
             }
-            Event::Gone => self.hear_gone(at, turn),
-            // This is a late answer about an earlier lease.
+            Event::Gone => match node.hold {
+                Hold::Releasing { .. } => node.gone(),
+                Hold::Firm | Hold::Unknown => {
+                    let was_sure = node.sent.is_some();
+                    node.gone();
+                    if was_sure && matches!(self.phase, Phase::Running) {
+                        turn.carry_out(Effect::Say(Change::Lost(at, self.held())));
+                    }
+                }
+                // This is a late answer about an earlier lease.
+                _ => {}
+            },
+            // The same.
             Event::Queued | Event::Granted(_) | Event::Confirmed(_) | Event::Renewed { .. } => {}
         }
     }
@@ -133,23 +152,6 @@ impl Coordinator {
         }
     }
 
-    fn hear_gone(&mut self, at: usize, turn: &mut Turn) {
-        let runs = matches!(self.phase, Phase::Running);
-        let node = &mut self.nodes[at];
-        match node.hold {
-            Hold::Releasing { .. } => node.gone(),
-            Hold::Firm | Hold::Unknown => {
-                let was_sure = node.sent.is_some();
-                node.gone();
-                if runs && was_sure {
-                    turn.carry_out(Effect::Say(Change::Lost(at, self.held())));
-                }
-            }
-            // This is a late answer about an earlier lease.
-            _ => {}
-        }
-    }
-
     fn hear_refusal(&mut self, at: usize, refusal: Refusal, why: NodeFailure, turn: &mut Turn) {
         // A command that is being killed still runs until it is dead.
         let runs = matches!(self.phase, Phase::Running | Phase::Lost);
@@ -189,18 +191,6 @@ impl Coordinator {
         match self.phase {
             Phase::Running => now.saturating_add(self.timing.renewal_ms),
             _ => now,
-        }
-    }
-
-    fn surrender(&mut self, turn: &mut Turn) {
-        if matches!(self.phase, Phase::Collecting(_) | Phase::Confirming { .. }) {
-            self.ask_anew(turn, None);
-            // It queues again behind the others, so its old place must be gone first.
-            for node in &mut self.nodes {
-                if node.asked.take().is_some() {
-                    node.hold = Hold::Unknown;
-                }
-            }
         }
     }
 

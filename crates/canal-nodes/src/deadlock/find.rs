@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::union::{FrameName, RequestName, Union, Way};
 use canal_core::{
-    Above, By, Diverged, FrameId, HeldItem, HoldState, Key, Mode, NodeId, RequestId, Snapshot,
-    Token, WaitFor, WaiterState, shortest_cycle,
+    Above, By, Diverged, FrameId, HoldState, Key, Mode, NodeId, RequestId, Snapshot, Token,
+    WaitFor, WaiterState, shortest_cycle,
 };
 use canal_protocol::{PartFound, WaitsFound};
 
@@ -206,7 +206,10 @@ fn join_node(earlier: &WaitsFound, later: &WaitsFound) -> WaitsFound {
     let waiters = later.table.waiters.iter().filter(waits_still).cloned().collect();
     let holds = later.table.holds.iter().filter_map(|hold| {
         let earlier = held.get(&hold.token).filter(|it| it.frame == hold.frame)?;
-        still_held(earlier, hold)
+        // The items of a hold can only become fewer.
+        let mut rest = hold.clone();
+        rest.items.retain(|item| earlier.items.iter().any(|it| it.key == item.key));
+        Some(rest).filter(|rest| !rest.items.is_empty())
     });
     let table = Snapshot { waiters, holds: holds.collect(), ..later.table.clone() };
     WaitsFound { table, ..later.clone() }
@@ -220,11 +223,4 @@ fn memberships(found: &WaitsFound) -> BTreeMap<FrameId, (Option<&PartFound>, Opt
 /// Whether a request still waits as before.
 fn is_same(before: &WaiterState, now: &WaiterState) -> bool {
     before.frame == now.frame && before.status == now.status && before.barrier == now.barrier
-}
-
-/// The rest of a hold. Its items can only become fewer.
-fn still_held(before: &HoldState, now: &HoldState) -> Option<HoldState> {
-    let was_held = |item: &&HeldItem| before.items.iter().any(|it| it.key == item.key);
-    let items: Vec<HeldItem> = now.items.iter().filter(was_held).cloned().collect();
-    (!items.is_empty()).then(|| HoldState { items, ..now.clone() })
 }

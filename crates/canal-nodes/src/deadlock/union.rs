@@ -157,7 +157,18 @@ impl<'a> Union<'a> {
         for frame in waited.collect::<Vec<_>>() {
             union.frames.entry(frame).or_default().inside += 1;
         }
-        union.note_births();
+        let mut births: Vec<(FrameName, UnixMillis)> = Vec::new();
+        for (name, frame) in &union.frames {
+            for (at, id) in &frame.parts {
+                let holds = union.nodes[*at].table.holds_in(*id);
+                births.extend(holds.map(|hold| (*name, hold.asked_at)));
+            }
+        }
+        births.extend(union.requests.values().map(|request| (request.frame, request.since)));
+        for (frame, at) in births {
+            let born = union.born.entry(union.session(frame)).or_insert(at);
+            *born = (*born).min(at);
+        }
         Ok(union)
     }
 
@@ -180,21 +191,6 @@ impl<'a> Union<'a> {
                 }
                 _ => request.parts.len(),
             };
-        }
-    }
-
-    fn note_births(&mut self) {
-        let mut births: Vec<(FrameName, UnixMillis)> = Vec::new();
-        for (name, frame) in &self.frames {
-            for (at, id) in &frame.parts {
-                let holds = self.nodes[*at].table.holds_in(*id);
-                births.extend(holds.map(|hold| (*name, hold.asked_at)));
-            }
-        }
-        births.extend(self.requests.values().map(|request| (request.frame, request.since)));
-        for (frame, at) in births {
-            let born = self.born.entry(self.session(frame)).or_insert(at);
-            *born = (*born).min(at);
         }
     }
 
@@ -252,25 +248,19 @@ impl<'a> Union<'a> {
     /// Lets everything continue that can.
     pub(super) fn reduce(&mut self) {
         loop {
-            let ended = self.end_frames();
-            let granted = self.grant(PartialTable::can_be_granted);
-            let moved = ended || granted;
+            let mut moved = false;
+            // Ends the frames in which no request waits.
+            for frame in self.frames.values_mut().filter(|it| it.inside == 0 && !it.has_ended) {
+                frame.has_ended = true;
+                for (at, id) in &frame.parts {
+                    moved |= self.nodes[*at].table.end_holds(*id);
+                }
+            }
+            moved |= self.grant(PartialTable::can_be_granted);
             if !moved && !self.grant(|it, id| it.can_be_granted(id) || it.can_bypass(id)) {
                 return;
             }
         }
-    }
-
-    /// Ends the frames in which no request waits. Returns whether that changed a table.
-    fn end_frames(&mut self) -> bool {
-        let mut ended = false;
-        for frame in self.frames.values_mut().filter(|it| it.inside == 0 && !it.has_ended) {
-            frame.has_ended = true;
-            for (at, id) in &frame.parts {
-                ended |= self.nodes[*at].table.end_holds(*id);
-            }
-        }
-        ended
     }
 
     /// Takes out the requests of which enough parts can be granted. Returns whether there were any.
