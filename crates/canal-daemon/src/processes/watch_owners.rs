@@ -32,12 +32,11 @@ const ENDS_AT_ONCE: usize = 64;
 /// The ends that the kernel reported.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
-    /// The frames whose process has ended.
-    pub frames: Vec<FrameId>,
+    /// The frames whose process has ended, with its pidfd, from which the history may learn how it
+    /// ended.
+    pub owners: Vec<(FrameId, Pidfd)>,
     /// The holds whose FIFO has lost its last writer.
     pub fifos: Vec<Token>,
-    /// The pidfds of these processes, which may tell the history how they ended.
-    pub pidfds: Vec<(FrameId, Pidfd)>,
 }
 
 /// The processes that own frames.
@@ -204,11 +203,11 @@ impl Owners {
         let mut looks_left = self.watched.len() / ENDS_AT_ONCE + 1;
         loop {
             let taken = self.poller.wait(&mut events, Some(Duration::ZERO));
-            let before = (ended.frames.len(), ended.fifos.len(), self.watched.len());
+            let before = (ended.owners.len(), ended.fifos.len(), self.watched.len());
             for event in &events[..taken] {
                 self.take_end(event.data(), &mut ended);
             }
-            if before == (ended.frames.len(), ended.fifos.len(), self.watched.len()) {
+            if before == (ended.owners.len(), ended.fifos.len(), self.watched.len()) {
                 looks_left -= 1;
             }
             if taken < events.len() || looks_left == 0 {
@@ -226,8 +225,7 @@ impl Owners {
                 Some(frame) => {
                     self.frames.remove(&frame);
                     self.unverified.remove(&frame);
-                    ended.pidfds.extend(self.take_out(id).map(|pidfd| (frame, pidfd)));
-                    ended.frames.push(frame);
+                    ended.owners.extend(self.take_out(id).map(|pidfd| (frame, pidfd)));
                 }
                 None => {
                     self.resting.retain(|other| *other != id);
@@ -288,9 +286,12 @@ mod tests {
             assert!(owners.of(ONE).is_none());
             assert!(owners.watch_again(OTHER, id), "it rests");
             assert!(!owners.watch_again(OTHER, id), "it rests no more");
-            assert!(owners.take_ended().frames.is_empty());
+            assert!(owners.take_ended().owners.is_empty());
             end(child);
-            assert_eq!(owners.take_ended().frames, [OTHER]);
+            assert_eq!(
+                owners.take_ended().owners.iter().map(|(frame, _)| *frame).collect::<Vec<_>>(),
+                [OTHER]
+            );
             assert_eq!(owners.len(), 0);
         });
     }
@@ -302,7 +303,7 @@ mod tests {
             owners.watch(ONE, Some(id), Pidfd::open(child.id()).unwrap()).unwrap();
             owners.rest(ONE);
             end(child);
-            assert!(owners.take_ended().frames.is_empty());
+            assert!(owners.take_ended().owners.is_empty());
             assert_eq!(owners.len(), 0);
             assert!(!owners.watch_again(OTHER, id), "it is forgotten");
         });

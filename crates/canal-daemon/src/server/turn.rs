@@ -67,13 +67,11 @@ impl Server {
     /// The same as for [`Self::turn`].
     pub(crate) fn carry_out_batch(&mut self, batch: Batch) -> anyhow::Result<()> {
         let Batch { ended, disconnected, leases_over_at } = batch;
-        let deaths = !ended.frames.is_empty();
+        let deaths = !ended.owners.is_empty();
         let descriptors = self.effective.connections(0);
-        for (frame, pidfd) in ended.pidfds {
-            self.observe.history.keep_exit(frame, pidfd, descriptors);
-        }
         disconnected.into_iter().for_each(|it| self.disconnect(it));
-        for frame in ended.frames {
+        for (frame, pidfd) in ended.owners {
+            self.observe.history.keep_exit(frame, pidfd, descriptors);
             #[cfg(test)]
             if crate::sim::is_broken(crate::sim::Rule::DeathsAreNoticed) && frame.0 % 8 == 0 {
                 continue;
@@ -131,7 +129,8 @@ impl Server {
             // ends.
             let (over_at, mut all) = (leases_over_at.take(), usize::MAX);
             let most = if over_at.is_some() { &mut all } else { &mut left };
-            self.serve_each(&active, most, Self::next_goes_first)?;
+            let goes_first = |call: &Call| call.asked.is(Trait::GoesFirst);
+            self.serve_each(&active, most, goes_first)?;
             if let Some(now) = over_at {
                 self.end_leases(now);
             }
@@ -139,9 +138,7 @@ impl Server {
             if active.is_empty() && self.conns.active.is_empty() {
                 return Ok(());
             }
-            let is_ready =
-                |server: &Self, id| server.conns.peek(id).is_some_and(Connection::is_ready);
-            self.serve_each(&active, &mut left, is_ready)?;
+            self.serve_each(&active, &mut left, |_| true)?;
             if left == 0 {
                 // Settle now: another turn follows at once only if a connection has more calls.
                 self.settle()?;
@@ -154,14 +151,18 @@ impl Server {
         }
     }
 
-    /// Serves the queued calls of each connection while `may` allows the next call and calls are
+    /// Serves the queued calls of each connection while `is` selects the next call and calls are
     /// `left` for this turn. Records and answers some connections at a time.
     fn serve_each(
         &mut self,
         active: &[ConnId],
         left: &mut usize,
-        may: impl Fn(&Self, ConnId) -> bool,
+        is: impl Fn(&Call) -> bool,
     ) -> anyhow::Result<()> {
+        let may = |server: &Self, id| {
+            let conn = server.conns.peek(id).filter(|conn| conn.is_ready());
+            conn.and_then(|conn| conn.calls.front()).is_some_and(&is)
+        };
         let at_once = ANSWERED_AT_ONCE.max(active.len() / PARTS_MAX);
         let mut served = 0;
         for id in active {
@@ -181,11 +182,6 @@ impl Server {
             served += 1;
         }
         Ok(())
-    }
-
-    fn next_goes_first(&self, id: ConnId) -> bool {
-        let conn = self.conns.peek(id).filter(|conn| conn.is_ready());
-        conn.and_then(|conn| conn.calls.front()).is_some_and(|call| call.asked.is(Trait::GoesFirst))
     }
 }
 
@@ -321,10 +317,10 @@ impl Server {
 
     fn report_to(&mut self, id: ConnId) {
         let Some(conn) = self.conns.peek(id) else { return };
-        let (uid, was_full) = (conn.peer.uid, conn.calls.len() >= CALLS_AHEAD_MAX);
+        let was_full = conn.calls.len() >= CALLS_AHEAD_MAX;
         match self.conns.set_state(id, CallState::Idle) {
             CallState::Report(Some(watched)) => {
-                let report = self.status_report(id, uid, &watched);
+                let report = self.status_report(id, &watched);
                 self.conns.answer(id, report);
                 self.conns.set_state(id, CallState::Watches(watched));
             }

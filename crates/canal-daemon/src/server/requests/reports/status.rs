@@ -53,7 +53,7 @@ impl Server {
             waiting: query.waiting,
             full: query.full,
         };
-        let report = self.status_report(caller.id, peer.uid, &selection);
+        let report = self.status_report(caller.id, &selection);
         Ok(self.begin_watch(caller.id, report, CallState::Watches(selection)))
     }
 
@@ -66,20 +66,15 @@ impl Server {
     }
 
     /// The state of the selected locks. Empty for a client that wants no reply, to save the work.
-    pub(crate) fn status_report(
-        &mut self,
-        id: ConnId,
-        viewer: u32,
-        selection: &Selection,
-    ) -> Answer {
+    pub(crate) fn status_report(&mut self, id: ConnId, selection: &Selection) -> Answer {
         if self.decide.table().waiters().len() > 0 {
             self.observe.history.learn();
         }
         let Some(conn) = self.conns.peek(id).filter(|conn| !conn.is_oneway()) else {
             return Answer { message: Vec::new(), fds: Vec::new(), closes: false };
         };
-        let (shown, left_out) = self.shown(viewer).keys(selection);
-        Answer::followed(&self.status_of(viewer, shown, left_out), conn.takes_more())
+        let (shown, left_out) = self.shown(conn.peer.uid).keys(selection);
+        Answer::followed(&self.status_of(conn.peer.uid, shown, left_out), conn.takes_more())
     }
 
     /// All figures, as text.
