@@ -110,7 +110,9 @@ impl Server {
     /// withdrew. `by`: the client that asked this daemon for the change.
     fn apply(&mut self, revision: Revision, entry: &Entry, by: Option<&Credentials>) -> Applied {
         let applied = self.decide.ledger_mut().apply_entry(revision, entry);
-        self.observe.note(&entry.change, by, &applied, self.decide.ledger());
+        self.observe.hooks.stirred |= !applied.outcomes.is_empty();
+        let (table, host) = (self.decide.table(), self.decide.host());
+        self.observe.history.take_in(&entry.change, by, &applied, table, host);
         // A confirmation has no outcome, but its grant counts from here.
         self.due.changed |=
             !applied.outcomes.is_empty() || matches!(entry.change, Change::Confirm { .. });
@@ -172,7 +174,14 @@ impl Server {
     ) -> Result {
         match (call, before) {
             (PendingCall::Ask(newcomer), Some(_)) => self.asked(id, newcomer, applied),
-            (PendingCall::Ask(_), None) => self.find_absorbed(id, RequestId(applied.revision.0)),
+            (PendingCall::Ask(_), None) => {
+                let (table, request) = (self.decide.table(), RequestId(applied.revision.0));
+                self.waiters.add(request, Open::of(table, request).ok_or_else(ended_unseen)?);
+                if let Some(hold) = table.hold_of(request) {
+                    self.waiters.queue_grant_again(table, hold);
+                }
+                Ok(self.wait_for_grant(id, request))
+            }
             (PendingCall::Renew(renewing), seen) => {
                 if seen.is_none() {
                     applied.outcomes = renewing.unseen(self.decide.table());
@@ -186,30 +195,18 @@ impl Server {
             (PendingCall::Prioritize(request, before, priority), Some(_)) => {
                 self.prioritized(request, before, priority)
             }
+            (PendingCall::Question(newcomer), _) => self.question(id, newcomer),
+            (PendingCall::Confirm(request), _) => self.confirmed(request),
+            (PendingCall::ConfirmAt(request), _) => self.confirmed_at(request, &applied),
             // The table is the same whether the change had an effect or found nothing to do, so the
             // result is unknown.
-            (
-                PendingCall::Release(_) | PendingCall::Resize(_) | PendingCall::Prioritize(..),
-                None,
-            ) => {
+            (_, None) => {
                 let message =
                     "the change reached the engine, but the daemon could not follow its result";
                 Err(Failure::new(ErrorName::EngineAway, message)
                     .hint("run `canal status` to see the current state"))
             }
-            (PendingCall::Question(newcomer), _) => self.question(id, newcomer),
-            (PendingCall::Confirm(request), _) => self.confirmed(request),
-            (PendingCall::ConfirmAt(request), _) => self.confirmed_at(request, &applied),
         }
-    }
-
-    fn find_absorbed(&mut self, id: ConnId, request: RequestId) -> Result {
-        let table = self.decide.table();
-        self.waiters.add(request, Open::of(table, request).ok_or_else(ended_unseen)?);
-        if let Some(hold) = table.hold_of(request) {
-            self.waiters.queue_grant_again(table, hold);
-        }
-        Ok(self.wait_for_grant(id, request))
     }
 
     /// Looks up what the skipped entries decided for this host, after the table was replaced as a

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::task::Waker;
 use std::time::Instant;
 
-use crate::calls::in_flight::Applied;
 use crate::cluster::journal_or_engine::Decide;
 use crate::config::hooks::{HookSettings, On};
 use crate::history::recorder::History;
@@ -20,10 +19,9 @@ use crate::timers::is_due;
 use crate::view::visible_table::Shown;
 use crate::waiters::Open;
 use crate::wording::{pid_of, time};
-use canal_core::{Change, OwnSlots};
+use canal_core::OwnSlots;
 use canal_history::Ending;
 use canal_sys::clock;
-use canal_sys::peer::Credentials;
 
 /// The most holders in the event of a long wait.
 const HOLDERS_MAX: usize = 8;
@@ -49,21 +47,6 @@ impl Observe {
     pub(crate) fn reconfigure(&mut self, hooks: &[HookSettings]) {
         self.hooks.follow(hooks);
         self.history.tell_hooks(self.hooks.are_told_of_ends());
-    }
-
-    /// Notes a change that was applied to the table. `by`: the client that asked this daemon for
-    /// it.
-    pub(crate) fn note(
-        &mut self,
-        change: &Change,
-        by: Option<&Credentials>,
-        applied: &Applied,
-        ledger: &Ledger,
-    ) {
-        if !applied.outcomes.is_empty() {
-            self.hooks.stirred = true;
-        }
-        self.history.take_in(change, by, applied, &ledger.table, ledger.host);
     }
 
     /// Follows a table that replaces the previous one, or another part of the same table.
