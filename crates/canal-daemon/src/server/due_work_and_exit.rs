@@ -94,7 +94,8 @@ impl Server {
         Ok(())
     }
 
-    /// Schedules the next work at the end of a turn, because no event may start another turn.
+    /// Schedules the next work at the end of a turn, because no event may start another turn. Stops
+    /// the daemon if it has been idle for the configured time.
     pub(crate) fn look_ahead(&mut self, now: Instant) {
         if self.due.come_back.is_some()
             || !self.waiters.stopped.is_empty()
@@ -104,19 +105,6 @@ impl Server {
         }
         self.due.closing = self.conns.close_slow(now);
         self.reports.look_ahead(&self.conns, now);
-        self.note_idleness(now);
-    }
-
-    pub(crate) fn stop(&mut self, caller: &Caller) -> Result {
-        let Credentials { uid, pid, .. } = caller.peer;
-        self.check_operator(uid, "stop this daemon")?;
-        tracing::info!(uid, pid, "stopping for a client");
-        self.stopping = true;
-        Ok(Step::reply(&Stopping { pid: self.about.pid }))
-    }
-
-    /// Stops the daemon if it has been idle for the configured time.
-    pub(super) fn note_idleness(&mut self, now: Instant) {
         let Some(limit) = self.effective.idle_exit(self.options.idle_exit_s) else { return };
         if self.conns.len() > 0 || self.decide.is_used() || self.observe.hooks.are_busy() {
             self.due.idle = None;
@@ -126,6 +114,14 @@ impl Server {
         } else {
             self.due.idle.get_or_insert(now + limit);
         }
+    }
+
+    pub(crate) fn stop(&mut self, caller: &Caller) -> Result {
+        let Credentials { uid, pid, .. } = caller.peer;
+        self.check_operator(uid, "stop this daemon")?;
+        tracing::info!(uid, pid, "stopping for a client");
+        self.stopping = true;
+        Ok(Step::reply(&Stopping { pid: self.about.pid }))
     }
 
     /// Watches the daemon's files, and restores removed files from memory.

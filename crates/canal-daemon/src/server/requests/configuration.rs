@@ -205,8 +205,7 @@ impl Server {
                 .hint("the previous configuration stays in force")
         })?;
         let changed = changes(&self.effective.config.written, &config.written);
-        let mut notes = Vec::new();
-        let resizes = self.settings_to_change(&config, &mut notes);
+        let (resizes, notes) = self.settings_to_change(&config);
         let bytes: u64 = resizes.iter().map(|(key, _)| setting_bytes(key, 0)).sum();
         if bytes > 0 {
             self.reserve(bytes)?;
@@ -245,19 +244,15 @@ impl Server {
         }
     }
 
-    /// The settings of keys that a configuration or the state file changes. Adds a note to `notes`
-    /// for each view that the configuration cannot change.
+    /// The settings of keys that a configuration or the state file changes, and a note for each
+    /// view that the configuration cannot change.
     ///
     /// With the embedded journal, a stored view comes from the configuration unless somebody stored
     /// it by hand. Over an engine, a stored view belongs to all hosts, so the configuration sets
     /// only views that are not stored yet.
-    pub(crate) fn settings_to_change(
-        &self,
-        config: &Config,
-        notes: &mut Vec<String>,
-    ) -> Vec<(Key, Setting)> {
+    pub(crate) fn settings_to_change(&self, config: &Config) -> (Vec<(Key, Setting)>, Vec<String>) {
         let before = &self.effective.config.views;
-        let mut changed = Vec::new();
+        let (mut changed, mut notes) = (Vec::new(), Vec::new());
         if self.decide.is_shared() {
             for (key, view) in &config.views {
                 match self.decide.table().settings(key).view {
@@ -281,7 +276,7 @@ impl Server {
                      with `canal resize {key} --forget`"
                 )
             }));
-            return changed;
+            return (changed, notes);
         }
         for (key, setting) in self.decide.ledger().settings_to_follow(config) {
             let refused = match setting {
@@ -305,6 +300,6 @@ impl Server {
                 ));
             }
         }
-        changed
+        (changed, notes)
     }
 }

@@ -88,8 +88,7 @@ impl Server {
         if table.globals().next_token == Globals::default().next_token {
             self.propose(Change::Floor { token: token_by_clock() });
         }
-        let mut notes = Vec::new();
-        let settings = self.settings_to_change(&self.effective.config, &mut notes);
+        let (settings, notes) = self.settings_to_change(&self.effective.config);
         notes.iter().for_each(|note| tracing::warn!("{note}"));
         self.propose_settings(settings);
     }

@@ -19,23 +19,23 @@ impl Server {
         let is_refused = self.decide.cluster().is_some_and(Cluster::is_refused);
         let due = self.conns.log_waits().filter(|(_, wait)| is_refused || wait.due() <= now);
         let due: Vec<ConnId> = due.map(|(id, _)| id).collect();
-        due.into_iter().for_each(|id| self.look_at_one(id, now, is_refused));
-    }
-
-    fn look_at_one(&mut self, id: ConnId, now: u64, is_refused: bool) {
-        let why = self.decide.not_a_member();
-        let Some(conn) = self.conns.get(id) else { return };
-        let Some(LogWait { patience, .. }) = conn.log_wait_mut() else { return };
-        let Some(patience) = patience.as_mut().filter(|_| !is_refused) else {
-            return self.give_up_waiting(id, why);
-        };
-        if patience.until.is_some_and(|until| until <= now) {
-            let failure = wording::timeout(&patience.key, &why.message);
-            return self.give_up_waiting(id, failure);
-        }
-        if std::mem::take(&mut patience.untold) {
-            let (key, reason) = (patience.key.to_string(), why.message);
-            conn.progress(&Progress { key, reason, ..Progress::default() });
+        for id in due {
+            let why = self.decide.not_a_member();
+            let Some(conn) = self.conns.get(id) else { continue };
+            let Some(LogWait { patience, .. }) = conn.log_wait_mut() else { continue };
+            match patience.as_mut().filter(|_| !is_refused) {
+                None => self.give_up_waiting(id, why),
+                Some(it) if it.until.is_some_and(|until| until <= now) => {
+                    let failure = wording::timeout(&it.key, &why.message);
+                    self.give_up_waiting(id, failure);
+                }
+                Some(it) => {
+                    if std::mem::take(&mut it.untold) {
+                        let (key, reason) = (it.key.to_string(), why.message);
+                        conn.progress(&Progress { key, reason, ..Progress::default() });
+                    }
+                }
+            }
         }
     }
 
