@@ -64,14 +64,12 @@ impl Server {
         let known = self.decide.table().tagged(acquire.tag);
         let goes_on = |request: &RequestId| {
             !self.decide.in_flight.has(&Change::Withdraw { request: *request })
-                && !self.is_of_lost_incarnation(*request, owner.uid, &owner.owner)
+                && !self.is_of_lost_incarnation(*request, (owner.uid, &owner.owner))
         };
         if let Some(request) = known.filter(goes_on) {
             return self.attach_again(id, request, owner);
         }
-        if let Some(step) =
-            self.attach_in_flight(caller, acquire.tag, &owner, acquire.wait_ms != Some(0))?
-        {
+        if let Some(step) = self.attach_in_flight(id, &acquire, &owner)? {
             return Ok(step);
         }
         self.may_hold(id, &items, acquire.priority)?;
@@ -158,8 +156,8 @@ impl Server {
 
     /// Whether a request belongs to this owner and to a lost incarnation of this host, and is still
     /// in the log.
-    fn is_of_lost_incarnation(&self, request: RequestId, uid: u32, owner: &Owner) -> bool {
-        self.own_frame(request, uid, owner).is_some_and(|frame| frame.host != self.decide.host())
+    fn is_of_lost_incarnation(&self, request: RequestId, by: (u32, &Owner)) -> bool {
+        self.own_frame(request, by).is_some_and(|frame| frame.host != self.decide.host())
     }
 
     /// Continues a request after the table has decided about it.
@@ -198,20 +196,20 @@ impl Server {
                 self.check_ahead_of(request, AHEAD_LOOKED_AT_MAX);
                 Ok(step)
             }
-            // The daemon proposes the request again once the recovery is over.
-            Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
-                Ok(self.wait_for_membership(id, newcomer))
+            Some(Outcome::Refused { why, .. }) => {
+                let Request { tag, uid, owner, .. } = &*newcomer.request;
+                let known = self.decide.table().tagged(*tag);
+                // The daemon proposes the request again once the recovery is over, or once that
+                // incarnation is gone.
+                let is_premature = why == Refusal::Recovering
+                    || why == Refusal::Duplicate
+                        && known.is_some_and(|it| self.is_of_lost_incarnation(it, (*uid, owner)));
+                if is_premature {
+                    Ok(self.wait_for_membership(id, newcomer))
+                } else {
+                    self.refuse(id, newcomer, &why)
+                }
             }
-            // The daemon proposes the request again once that incarnation is gone.
-            Some(Outcome::Refused { why: Refusal::Duplicate, .. })
-                if self.decide.table().tagged(newcomer.request.tag).is_some_and(|known| {
-                    let Request { uid, owner, .. } = &*newcomer.request;
-                    self.is_of_lost_incarnation(known, *uid, owner)
-                }) =>
-            {
-                Ok(self.wait_for_membership(id, newcomer))
-            }
-            Some(Outcome::Refused { why, .. }) => self.refuse(id, newcomer, &why),
             _ => {
                 tracing::error!(request = request.0, "the table did not decide a request");
                 Err(lost_track())

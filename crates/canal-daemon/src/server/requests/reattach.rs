@@ -7,25 +7,23 @@ use crate::calls::call::ConnId;
 use crate::net::call_state::{Awaiting, CallState, PendingAcquire, PendingCall};
 use crate::processes::identify_owner::{OwnerFound, cannot_watch};
 use crate::server::Server;
-use crate::server::call_step::{Caller, Result, Step};
+use crate::server::call_step::{Result, Step};
 use crate::waiters::Open;
 use crate::wording::{bad, owner_gone, superseded};
-use canal_core::{Change, FrameState, Owner, RequestId, Tag, Wait};
-use canal_protocol::ErrorName;
+use canal_core::{Change, FrameState, Owner, RequestId, Wait};
+use canal_protocol::{Acquire, ErrorName};
 
 impl Server {
     /// Resumes a request that is on its way into the log, or that waits for the membership of this
-    /// host, after its client lost its connection. `None` if there is no such request. `may_wait`:
-    /// whether the client lets it wait.
+    /// host, after its client lost its connection. `None` if there is no such request.
     pub(super) fn attach_in_flight(
         &mut self,
-        caller: &Caller,
-        tag: Tag,
+        id: ConnId,
+        acquire: &Acquire,
         owner: &OwnerFound,
-        may_wait: bool,
     ) -> Result<Option<Step>> {
-        let waiting = self.conns.asks_for(tag);
-        let in_flight = self.decide.in_flight.tagged(tag);
+        let waiting = self.conns.asks_for(acquire.tag);
+        let in_flight = self.decide.in_flight.tagged(acquire.tag);
         let known = waiting.map(|(_, request)| request).or(in_flight.map(|(_, request)| request));
         let Some(request) = known.cloned() else { return Ok(None) };
         if (request.uid, &request.owner) != (owner.uid, &owner.owner) {
@@ -33,10 +31,10 @@ impl Server {
         }
         let (before, ticket) = (waiting.map(|(id, _)| id), in_flight.map(|(ticket, _)| ticket));
         if let Some(ticket) = ticket {
-            self.decide.in_flight.pass_on(ticket, caller.id);
+            self.decide.in_flight.pass_on(ticket, id);
         }
         let what = if let Some(before) = before
-            && let CallState::Log(wait) = self.conns.hand_over(before, caller.id)
+            && let CallState::Log(wait) = self.conns.hand_over(before, id)
         {
             self.carry_out(before, Err(superseded(ErrorName::BadRequest)));
             wait.what
@@ -45,23 +43,19 @@ impl Server {
             let Some(ticket) = ticket else { return Ok(None) };
             let pidfd = owner.pidfd.as_ref().and_then(|pidfd| pidfd.try_clone().ok());
             let most = self.effective.config.limits.waiters_per_user;
+            let may_wait = acquire.wait_ms != Some(0);
             let crowd = (may_wait && request.wait == Wait::No).then_some(most);
             let newcomer = PendingAcquire { crowd, ..PendingAcquire::new(request, pidfd) };
             Awaiting::Change(ticket, PendingCall::Ask(newcomer))
         };
-        Ok(Some(self.wait_for_log(caller.id, what)))
+        Ok(Some(self.wait_for_log(id, what)))
     }
 
-    /// The frame of a request, if it belongs to this owner.
-    pub(super) fn own_frame(
-        &self,
-        request: RequestId,
-        uid: u32,
-        owner: &Owner,
-    ) -> Option<&FrameState> {
+    /// The frame of a request, if it belongs to this user and owner.
+    pub(super) fn own_frame(&self, request: RequestId, by: (u32, &Owner)) -> Option<&FrameState> {
         let table = self.decide.table();
         let frame = table.frame(table.frame_of_request(request)?);
-        frame.filter(|frame| frame.uid == uid && frame.owner == *owner)
+        frame.filter(|frame| (frame.uid, &frame.owner) == by)
     }
 
     /// Resumes a known request: its client lost its connection, or asked an earlier daemon first.
@@ -73,7 +67,7 @@ impl Server {
     ) -> Result {
         let table = self.decide.table();
         let waiter = table.waiter(request);
-        let own = self.own_frame(request, owner.uid, &owner.owner);
+        let own = self.own_frame(request, (owner.uid, &owner.owner));
         let Some(frame) = own.filter(|it| it.host == self.decide.host()).map(|it| it.id) else {
             return Err(bad("the tag names a request of another process or lease"));
         };
