@@ -62,7 +62,7 @@ fn item(wire: &WireItem) -> Result<Item, Failure> {
             if mode == Mode::Read { Ask::Read } else { Ask::Write }
         }
         Mode::Counted => {
-            let view = view(&key, wire.per, wire.buckets, wire.slots)?;
+            let view = view(&key, [wire.per, wire.buckets, wire.slots])?;
             let count = wire.count.unwrap_or(1);
             check_numbers(&key, count, view)?;
             if wire.spread && count > 1 {
@@ -112,25 +112,20 @@ fn check_numbers(key: &Key, count: u64, view: Option<View>) -> Result<(), Failur
     }
 }
 
-/// The size that a message gives for a key, if any.
-fn view(
-    key: &Key,
-    per: Option<u64>,
-    buckets: Option<u64>,
-    slots: Option<u64>,
-) -> Result<Option<View>, Failure> {
-    let view = match (per, buckets, slots) {
-        (None, None, None) => return Ok(None),
-        (Some(per), Some(buckets), None) => View::Buckets { per, buckets },
-        (None, None, Some(slots)) => View::Slots { slots },
-        (_, _, Some(_)) => {
+/// The size that a message gives for a key, if any, by its `per`, `buckets` and `slots`.
+fn view(key: &Key, numbers: [Option<u64>; 3]) -> Result<Option<View>, Failure> {
+    let view = match numbers {
+        [None, None, None] => return Ok(None),
+        [Some(per), Some(buckets), None] => View::Buckets { per, buckets },
+        [None, None, Some(slots)] => View::Slots { slots },
+        [_, _, Some(_)] => {
             let message = format!("`{key}` has either `slots`, or `per` and `buckets`, not both");
             return Err(bad(message));
         }
         _ => return Err(bad(format!("`per` and `buckets` of `{key}` must be given together"))),
     };
-    let largest = [per, buckets, Some(view.capacity())].into_iter().flatten().max();
-    if largest > Some(NUMBER_MAX) {
+    let largest = numbers.into_iter().flatten().fold(view.capacity(), u64::max);
+    if largest > NUMBER_MAX {
         return Err(bad(format!("the size of `{key}` ({view}) is more than {NUMBER_MAX}")));
     }
     Ok(Some(view))
@@ -145,7 +140,7 @@ pub(crate) const WITHOUT_MAX: usize = 1024;
 /// The resize is invalid.
 pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     let key = key(&*resize.key)?;
-    let view = view(&key, resize.per, resize.buckets, resize.slots)?;
+    let view = view(&key, [resize.per, resize.buckets, resize.slots])?;
     let service = match (&resize.without, &resize.with) {
         (Some(_), Some(_)) => {
             return Err(bad("`without` and `with` cannot be combined; make two calls"));

@@ -31,7 +31,6 @@ use canal_protocol::{
     REPORTED_NODES_MAX, Report, WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
 };
 use canal_sys::clock;
-use canal_sys::peer::Credentials;
 use canal_text::duration::{milliseconds, stated};
 use canal_text::safe_text::one_line;
 
@@ -236,7 +235,7 @@ impl Server {
     }
 
     pub(crate) fn waits_near(&mut self, caller: &Caller, asked: &WaitsNear) -> Result {
-        let (id, peer) = (caller.id, caller.peer);
+        let (id, uid) = (caller.id, caller.peer.uid);
         if self.decide.is_shared() {
             self.check_node()?;
         }
@@ -267,7 +266,7 @@ impl Server {
         if let Some(restriction) = restriction {
             keep_only(&mut table, |key| restriction.allows_key(Some(key)));
         }
-        let frames = table.frames.iter().map(|frame| self.frame_found(peer.uid, frame.id));
+        let frames = table.frames.iter().map(|frame| self.frame_found(uid, frame.id));
         let frames: Vec<FrameFound> = frames.collect();
         let seen: BTreeSet<FrameId> = match restriction {
             None => frames.iter().map(|it| it.frame).collect(),
@@ -276,7 +275,7 @@ impl Server {
                 table.holds.iter().map(|hold| hold.frame).chain(waiting).collect()
             }
         };
-        let nodes = self.read_by_others(peer, frames.iter().filter(|it| seen.contains(&it.frame)));
+        let nodes = self.read_by_others(uid, frames.iter().filter(|it| seen.contains(&it.frame)));
         if let Some(conn) = self.conns.get(id) {
             conn.looks_near = Some(Box::new(asked.clone()));
         }
@@ -289,7 +288,7 @@ impl Server {
     /// to those nodes.
     fn read_by_others<'a>(
         &self,
-        peer: Credentials,
+        uid: u32,
         near: impl Iterator<Item = &'a FrameFound>,
     ) -> Vec<NodeAt> {
         let (mut runs, mut frames) = (BTreeSet::new(), BTreeSet::new());
@@ -305,7 +304,7 @@ impl Server {
             for at in looks.nodes.iter().filter(|_| is_near) {
                 // A client connects to every address that it learns, so this node passes on only
                 // addresses from the same user.
-                let address = at.address.clone().filter(|_| conn.peer.uid == peer.uid);
+                let address = at.address.clone().filter(|_| conn.peer.uid == uid);
                 let known = nodes.entry(at.node).or_default();
                 *known = known.take().or(address);
             }
@@ -322,6 +321,7 @@ impl Server {
         let waiting = table.waiters_in(frame).map(|waiter| (&waiter.request, true));
         let all: Vec<_> = holds.chain(waiting).collect();
         let asked = || all.iter().map(|(asked, _)| *asked);
+        let above = || asked().filter_map(|asked| asked.above.as_deref().copied());
         let command = |asked: &Arc<Request>| {
             let command = shown.command(uid, &asked.command.0)?;
             Some(command.chars().take(COMMAND_CHARS_MAX).collect())
@@ -340,12 +340,10 @@ impl Server {
             lease: state.is_some_and(|state| state.lease.is_some())
                 || asked().any(|asked| asked.ttl_ms.is_some()),
             part_of,
-            under_run: asked().find_map(|asked| match asked.above.as_deref()? {
-                Above::Run(run) => Some(*run),
-                Above::Frame(..) => None,
-            }),
-            under_frame: asked().find_map(|asked| match asked.above.as_deref()? {
-                Above::Frame(node, frame) => Some(FrameOfNode { node: *node, frame: *frame }),
+            under_run: above()
+                .find_map(|it| if let Above::Run(run) = it { Some(run) } else { None }),
+            under_frame: above().find_map(|it| match it {
+                Above::Frame(node, frame) => Some(FrameOfNode { node, frame }),
                 Above::Run(_) => None,
             }),
         }
