@@ -108,10 +108,8 @@ impl Table {
     /// The holds that block one item of a waiting request.
     fn blocking(&self, item: &Item, lineage: &[FrameId]) -> Vec<By> {
         let holds: BTreeSet<Token> = self.blocking_tokens(item, lineage, lineage).collect();
-        holds
-            .into_iter()
-            .filter_map(|token| Some(By::Hold(token, self.hold(token)?.frame)))
-            .collect()
+        let by_hold = |token| Some(By::Hold(token, self.hold(token)?.frame));
+        holds.into_iter().filter_map(by_hold).collect()
     }
 
     /// The holds that block an item: those of its own key first, oldest first; a hold can occur

@@ -19,16 +19,11 @@ pub(crate) type Admission = Result<Vec<GrantedItem>, (usize, Obstacle)>;
 impl Table {
     /// Whether a request can be granted.
     pub(crate) fn admission(&self, contender: &Contender<'_>) -> Admission {
-        self.judge(contender, Some(contender.rank))
+        self.admission_at(Some(contender.rank), contender)
     }
 
-    /// Whether a request could be granted if there were no other waiter.
-    pub(crate) fn admission_alone(&self, contender: &Contender<'_>) -> Admission {
-        self.judge(contender, None)
-    }
-
-    /// Whether a request could be granted at a rank, or ahead of all waiters.
-    fn judge(&self, contender: &Contender<'_>, rank: Option<Rank>) -> Admission {
+    /// Whether a request could be granted at a rank, or (`None`) if there were no other waiter.
+    pub(crate) fn admission_at(&self, rank: Option<Rank>, contender: &Contender<'_>) -> Admission {
         let Contender { asked, lineage, .. } = contender;
         let mut items = Vec::with_capacity(asked.items.len());
         let mut first_behind = None;

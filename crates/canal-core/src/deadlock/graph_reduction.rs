@@ -242,10 +242,8 @@ impl Reduction {
         let (residual, blocked) = (&self.residual, &mut self.blocked);
         let Some(waiter) = residual.waiters.get(&request) else { return };
         let contender = residual.contender(waiter);
-        let admission = match self.edges {
-            Edges::Holds => residual.admission_alone(&contender),
-            Edges::HoldsAndOrder => residual.admission(&contender),
-        };
+        let rank = (self.edges == Edges::HoldsAndOrder).then_some(contender.rank);
+        let admission = residual.admission_at(rank, &contender);
         let Err((at, obstacle)) = admission else { return self.admit(request) };
         let item = &waiter.request.items[at];
         let mut holds = residual.conflicting_holds(&item.key, item.ask.mode(), &contender.lineage);

@@ -27,7 +27,7 @@ impl Table {
         if self.sessions.get(&session).is_none_or(|session| session.holds == 0) {
             return None;
         }
-        let items = self.admission_alone(contender).ok()?;
+        let items = self.admission_at(None, contender).ok()?;
         let predecessors = self.predecessors(contender);
         let bypasses = !predecessors.is_empty() && self.all_wait_for(&predecessors, session);
         bypasses.then_some(items)

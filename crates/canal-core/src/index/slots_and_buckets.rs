@@ -35,10 +35,7 @@ impl SlotPool {
         let above = self.held.range(from..);
         let firsts = std::iter::once(from).chain(above.clone().map(|(_, last)| last + 1));
         let ends = above.map(|(first, _)| first - 1).chain([u64::MAX - 1]);
-        firsts
-            .zip(ends)
-            .filter(|(first, end)| first <= end)
-            .map(|(first, end)| SlotRange(first, end))
+        firsts.zip(ends).filter_map(|(first, end)| (first <= end).then_some(SlotRange(first, end)))
     }
 
     /// How many slots of a range are held.

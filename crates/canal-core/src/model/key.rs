@@ -116,18 +116,14 @@ impl Key {
         map: &'m BTreeMap<K, V>,
     ) -> btree_map::Range<'m, K, V> {
         // `0` is the character after `/`.
-        map.range::<str, _>((
-            Bound::Included(&*format!("{self}/")),
-            Bound::Excluded(&*format!("{self}0")),
-        ))
+        let (first, end) = (format!("{self}/"), format!("{self}0"));
+        map.range::<str, _>((Bound::Included(&*first), Bound::Excluded(&*end)))
     }
 
     /// Whether this key equals `other` or is one of its ancestors: `a` covers `a`, `a/b`, `a/b/c`.
     pub fn covers(&self, other: &Self) -> bool {
-        other
-            .text
-            .strip_prefix(&*self.text)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        let rest = other.text.strip_prefix(&*self.text);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 

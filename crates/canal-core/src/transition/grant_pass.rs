@@ -166,21 +166,23 @@ impl Transition<'_> {
     /// exempt it from a conflict, or its predecessors may be waiting for it. Returns whether a
     /// request was granted.
     fn grant_by_bypass(&mut self) -> bool {
-        let near = self.table.in_order(self.table.hold_and_wait_near(&self.work.changed_keys));
-        let beyond = self.table.in_order(self.table.hold_and_wait_beyond(&self.work.new_waits));
-        let granted = near.iter().any(|request| self.try_waiter(*request))
-            || near.iter().chain(&beyond).any(|request| self.try_bypass(*request));
-        if !granted {
-            self.work.changed_keys.clear();
-            self.work.new_waits.clear();
+        if !self.table.hold_and_wait.is_empty() {
+            let near = self.table.in_order(self.table.hold_and_wait_near(&self.work.changed_keys));
+            let beyond = self.table.in_order(self.table.hold_and_wait_beyond(&self.work.new_waits));
+            if near.iter().any(|request| self.try_waiter(*request)) {
+                return true;
+            }
+            for request in near.iter().chain(&beyond) {
+                let Some(waiter) = self.table.waiters.get(request) else { continue };
+                let items = self.table.admit_by_bypass(&self.table.contender(waiter));
+                if self.grant(*request, items, true) {
+                    return true;
+                }
+            }
         }
-        granted
-    }
-
-    fn try_bypass(&mut self, request: RequestId) -> bool {
-        let Some(waiter) = self.table.waiters.get(&request) else { return false };
-        let items = self.table.admit_by_bypass(&self.table.contender(waiter));
-        self.grant(request, items, true)
+        self.work.changed_keys.clear();
+        self.work.new_waits.clear();
+        false
     }
 }
 
@@ -196,9 +198,6 @@ fn next_counted(lock: &Lock) -> Option<RequestId> {
 impl Table {
     /// Requests of hold-and-wait sessions for one of these keys, or for a key above or below it.
     fn hold_and_wait_near(&self, keys: &BTreeSet<Key>) -> BTreeSet<RequestId> {
-        if self.hold_and_wait.is_empty() {
-            return BTreeSet::new();
-        }
         let holds_and_waits = |id: &RequestId| {
             let waiter = self.waiters.get(id);
             waiter.is_some_and(|waiter| self.hold_and_wait.contains(&self.session(waiter.frame)))
@@ -209,9 +208,6 @@ impl Table {
     /// Requests of the hold-and-wait sessions that can be reached from new waits. Only for these
     /// can a predecessor have begun to wait for the requester's session.
     fn hold_and_wait_beyond(&self, edges: &BTreeSet<RequestId>) -> BTreeSet<RequestId> {
-        if self.hold_and_wait.is_empty() {
-            return BTreeSet::new();
-        }
         let awaited = edges.iter().copied().filter(|request| self.blocks_others(*request));
         let sessions = self.reachable(awaited.collect(), Edges::HoldsAndOrder).sessions;
         let hold_and_wait = sessions.intersection(&self.hold_and_wait);
