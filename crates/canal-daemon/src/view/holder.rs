@@ -200,32 +200,27 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// The leader of a key. `stale`: whether the table may be out of date.
+    /// The hold that leads a key, if there is one.
     ///
     /// # Errors
     /// Several requests can hold the key at once.
-    pub(crate) fn leader(&self, key: &Key, stale: bool) -> Result<LeaderFound<'a>, Failure> {
-        let hold = match self.table.leader(key) {
-            Leadership::Vacant => None,
-            Leadership::Led(token) => self.table.hold(token),
-            Leadership::Slots(slots) => {
-                let message = format!(
+    pub(crate) fn leader(&self, key: &Key) -> Result<Option<&'a HoldState>, Failure> {
+        let (message, hint) = match self.table.leader(key) {
+            Leadership::Vacant => return Ok(None),
+            Leadership::Led(token) => return Ok(self.table.hold(token)),
+            Leadership::Slots(slots) => (
+                format!(
                     "`{key}` has {slots} slots: several processes can hold it at the same time, \
                      and none of them leads"
-                );
-                return Err(Failure::new(ErrorName::NotExclusive, message).hint(
-                    "run candidates with -j 1 or with --write: only a lock with one slot has a \
-                     leader",
-                ));
-            }
-            Leadership::Readers => {
-                let message =
-                    format!("`{key}` has only readers: they share it, and none of them leads");
-                return Err(Failure::new(ErrorName::NotExclusive, message)
-                    .hint("run candidates with --key or --write"));
-            }
+                ),
+                "run candidates with -j 1 or with --write: only a lock with one slot has a leader",
+            ),
+            Leadership::Readers => (
+                format!("`{key}` has only readers: they share it, and none of them leads"),
+                "run candidates with --key or --write",
+            ),
         };
-        Ok(LeaderFound { hold, stale })
+        Err(Failure::new(ErrorName::NotExclusive, message).hint(hint))
     }
 
     /// The leader in the form that a client receives.

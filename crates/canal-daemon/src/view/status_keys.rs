@@ -39,9 +39,9 @@ impl<'a> Shown<'a> {
             looks_left: PROCESSES_LOOKED_AT_MAX,
             rows_left,
             may_look_at: queue_for_estimate::LOOKED_AT_MAX,
+            whys: Rc::default(),
         };
-        let whys = Rc::new(Whys::default());
-        (each(keys.map(move |key| report.key(key, &whys))), left_out)
+        (each(keys.map(move |key| report.key(key))), left_out)
     }
 
     /// The keys of a selection.
@@ -123,10 +123,11 @@ struct KeysReport<'a> {
     /// How many more bytes holders and waiters may take.
     rows_left: usize,
     may_look_at: usize,
+    whys: Rc<Whys>,
 }
 
 impl<'a> KeysReport<'a> {
-    fn key(&mut self, key: &'a Key, whys: &Rc<Whys>) -> KeyInfo<impl Serialize + use<'a>> {
+    fn key(&mut self, key: &'a Key) -> KeyInfo<impl Serialize + use<'a>> {
         let (shown, table) = (self.shown, self.shown.table);
         let is_shown = |request: &Request, frame| shown.is_in(&self.selection, request, frame);
         let holds = table.holders(key).filter_map(|token| table.hold(token));
@@ -153,7 +154,7 @@ impl<'a> KeysReport<'a> {
             let now = clock::unix_ms();
             queue_for_estimate::of_key(table, key, summary, now, &mut self.may_look_at)
         });
-        let (estimates, whys) = (estimates.unwrap_or_default(), Rc::clone(whys));
+        let (estimates, whys) = (estimates.unwrap_or_default(), Rc::clone(&self.whys));
         let holders = holds.iter().map(|hold| {
             let looks = if self.looks_left > 0 { self.looks } else { Looks::Briefly };
             self.looks_left = self.looks_left.saturating_sub(1);

@@ -101,6 +101,7 @@ impl Server {
         if !self.decide.is_member() {
             return Ok(LeaderFound { hold: None, stale: true });
         }
-        self.shown(self.about.uid).leader(key, self.decide.cluster().is_some_and(Cluster::is_stale))
+        let hold = self.shown(self.about.uid).leader(key)?;
+        Ok(LeaderFound { hold, stale: self.decide.cluster().is_some_and(Cluster::is_stale) })
     }
 }
