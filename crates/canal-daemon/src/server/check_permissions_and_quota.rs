@@ -107,22 +107,17 @@ impl Server {
         if allows { Ok(()) } else { Err(denied(restriction.words())) }
     }
 
-    /// Checks whether a user may ask for another lease.
-    pub(crate) fn check_leases(&self, uid: u32) -> Result<()> {
-        let (used, most) =
-            (self.decide.table().usage(uid), self.effective.config.limits.leases_per_user);
-        if used.leases >= most {
+    /// Checks whether a user may ask for these items, perhaps for a lease. The check comes before
+    /// the request is recorded, so over an engine it does not count requests that are still in
+    /// flight.
+    pub(crate) fn check_quota(&self, uid: u32, items: &[Item], is_lease: bool) -> Result<()> {
+        let (used, limits) = (self.decide.table().usage(uid), &self.effective.config.limits);
+        let most = limits.leases_per_user;
+        if is_lease && used.leases >= most {
             let message = format!("uid {uid} holds {} leases; the limit is {most}", used.leases);
             return Err(too_much(ErrorName::TooManyLeases, message, "leases_per_user"));
         }
-        Ok(())
-    }
-
-    /// Checks whether a user may ask for these items. The check comes before the request is
-    /// recorded, so over an engine it does not count requests that are still in flight.
-    pub(crate) fn check_quota(&self, uid: u32, items: &[Item]) -> Result<()> {
-        let used = self.decide.table().usage(uid);
-        let most = self.effective.config.limits.key_bytes_per_user;
+        let most = limits.key_bytes_per_user;
         if used.key_bytes.saturating_add(room_of(items)) > most {
             let message = format!(
                 "the keys that uid {uid} holds and waits for take up {} bytes; the limit is {most}",

@@ -48,11 +48,9 @@ impl Server {
     /// Ends the job tokens of builds whose hold has ended.
     fn end_job_tokens(&mut self) {
         for build in std::mem::take(&mut self.jobservers.ended) {
-            if let Some(frame) =
-                self.decide.table().frame_of(self.decide.host(), &Owner::Jobserver(build))
-            {
-                self.end(frame);
-            }
+            let owner = Owner::Jobserver(build);
+            let frame = self.decide.table().frame_of(self.decide.host(), &owner);
+            frame.into_iter().for_each(|frame| self.end(frame));
         }
     }
 
@@ -216,7 +214,7 @@ impl Server {
             tag,
             ..Request::default()
         };
-        self.check_quota(asked.uid, &asked.items).ok()?;
+        self.check_quota(asked.uid, &asked.items, false).ok()?;
         matches!(table.verdict_on(&asked), Outcome::Granted(_)).then_some(asked)
     }
 
@@ -249,9 +247,8 @@ impl Server {
     /// Opens the FIFOs of the builds that still hold their slot. Ends the job tokens of the others.
     pub(crate) fn take_up_jobservers(&mut self) {
         let mut builds = self.jobservers.found();
-        builds.extend(self.decide.table().frames().filter_map(|frame| match frame.owner {
-            Owner::Jobserver(build) => Some(build),
-            _ => None,
+        builds.extend(self.decide.table().frames().filter_map(|frame| {
+            if let Owner::Jobserver(build) = frame.owner { Some(build) } else { None }
         }));
         for build in builds {
             let hold = self.decide.table().hold_tagged(build);

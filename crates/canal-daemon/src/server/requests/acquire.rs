@@ -73,10 +73,7 @@ impl Server {
             return Ok(step);
         }
         self.may_hold(id, &items, acquire.priority)?;
-        if acquire.lease.is_some() {
-            self.check_leases(owner.uid)?;
-        }
-        self.check_quota(owner.uid, &items)?;
+        self.check_quota(owner.uid, &items, acquire.lease.is_some())?;
         self.withdraw_offers_for(&items);
         let wait = match acquire.wait_ms {
             Some(0) => Wait::No,
