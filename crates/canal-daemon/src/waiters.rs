@@ -114,10 +114,7 @@ impl Open {
 
     /// When its wait expires, in milliseconds of CLOCK_BOOTTIME.
     fn until(&self) -> Option<u64> {
-        match self.asked.wait {
-            Wait::Yes { until } => until,
-            Wait::No => None,
-        }
+        if let Wait::Yes { until } = self.asked.wait { until } else { None }
     }
 }
 

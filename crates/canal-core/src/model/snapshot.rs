@@ -139,7 +139,7 @@ pub struct HoldState {
 
 impl HoldState {
     /// The keys of its items.
-    pub(crate) fn keys(&self) -> Vec<Key> {
+    pub fn keys(&self) -> Vec<Key> {
         self.items.iter().map(|item| item.key.clone()).collect()
     }
 

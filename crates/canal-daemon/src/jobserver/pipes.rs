@@ -104,11 +104,7 @@ pub(crate) fn remove(dir: &Path, tag: Tag) {
 impl Pipes {
     /// Creates the files of a user's build, or uses the existing ones.
     pub(crate) fn make(dir: &Path, tag: Tag, form: Form, uid: u32) -> io::Result<Self> {
-        let endings = match form {
-            Form::Descriptors => &ENDINGS[..2],
-            Form::Name => &ENDINGS[..1],
-        };
-        for ending in endings {
+        for ending in &ENDINGS[..if form == Form::Name { 1 } else { 2 }] {
             make_fifo(&path(dir, tag, ending))?;
         }
         if form == Form::Name {
@@ -156,10 +152,8 @@ impl Pipes {
         let Some(returns) = &self.returns else {
             let flags = AddWatchFlags::IN_ACCESS | AddWatchFlags::IN_MODIFY;
             let fifo = path(&self.dir, self.tag, ENDINGS[0]);
-            return match accesses {
-                Some(accesses) => Ok(accesses.add_watch(&fifo, flags).map(drop)?),
-                None => Err(io::ErrorKind::Unsupported.into()),
-            };
+            accesses.ok_or(io::ErrorKind::Unsupported)?.add_watch(&fifo, flags)?;
+            return Ok(());
         };
         poller.add(&self.offers, 0, EpollFlags::EPOLLOUT | EpollFlags::EPOLLET)?;
         poller.add(returns, 0, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
@@ -176,10 +170,8 @@ impl Pipes {
     /// The number of bytes that are out, from the file. 0 if it is empty.
     pub(crate) fn recorded_out(&self) -> usize {
         let mut bytes = [0; 8];
-        match self.count.read_exact_at(&mut bytes, 0) {
-            Ok(()) => usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX),
-            Err(_) => 0,
-        }
+        let read = self.count.read_exact_at(&mut bytes, 0);
+        read.map_or(0, |()| usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX))
     }
 
     /// Records how many bytes are out. The file survives the end of the daemon, but not a crash of

@@ -50,7 +50,7 @@ pub(crate) struct Children {
     holds: BTreeMap<Token, Kept>,
     /// The holds whose FIFO may have writers, or whose last writer cannot be watched yet. The
     /// daemon tries these again.
-    unsure: BTreeSet<Token>,
+    pub unsure: BTreeSet<Token>,
 }
 
 /// How the daemon finds out whether descendants keep a hold.
@@ -201,11 +201,6 @@ impl Children {
             fifo.awaited = Some(owners.await_writers(token, &fifo.read_end)?);
         }
         Ok(())
-    }
-
-    /// The holds whose end may have been missed. The daemon tries these again.
-    pub(crate) fn unsure(&self) -> &BTreeSet<Token> {
-        &self.unsure
     }
 
     /// Removes the FIFO of a hold that has ended.
@@ -433,7 +428,7 @@ mod tests {
         });
         assert!(!after.has_writers(Token(3)), "nothing runs under it");
         assert!(after.await_end(Token(1), with_fifo, &mut owners));
-        assert_eq!(after.unsure(), &BTreeSet::from([Token(1)]), "it is looked for again");
+        assert_eq!(after.unsure, BTreeSet::from([Token(1)]), "it is looked for again");
         for (token, tag, child) in
             [(Token(1), with_fifo, &mut one), (Token(2), with_variable, &mut other)]
         {
@@ -441,7 +436,7 @@ mod tests {
             child.wait().unwrap();
             wait_until("nothing runs under it", || !after.await_end(token, tag, &mut owners));
         }
-        assert!(after.unsure().is_empty());
+        assert!(after.unsure.is_empty());
         let again = after.make(Token(3), Tag(3)).unwrap();
         assert!(
             after.has_writers(Token(3)),

@@ -156,10 +156,8 @@ impl Owners {
     }
 
     pub(crate) fn of(&self, frame: FrameId) -> Option<&Pidfd> {
-        match self.watched.get(*self.frames.get(&frame)?)? {
-            Watched::Process(watched) => Some(&watched.pidfd),
-            Watched::Writers(_) => None,
-        }
+        let watched = self.watched.get(*self.frames.get(&frame)?)?;
+        if let Watched::Process(watched) = watched { Some(&watched.pidfd) } else { None }
     }
 
     /// The frames whose owners are known.

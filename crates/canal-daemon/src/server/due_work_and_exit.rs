@@ -31,9 +31,8 @@ const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 impl Server {
     /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
-        let deferred = self.conns.waits(Subject::Death).filter_map(|(_, state)| match state {
-            CallState::Deferred(newcomer) => newcomer.deferred_until,
-            _ => None,
+        let deferred = self.conns.waits(Subject::Death).filter_map(|(_, state)| {
+            if let CallState::Deferred(it) = state { it.deferred_until } else { None }
         });
         let (due, next_deferred) = (&self.due, deferred.min());
         let times = [
@@ -80,7 +79,7 @@ impl Server {
         }
         if is_due(&mut self.due.processes, now) {
             self.look_at_stopped(now);
-            let unsure = self.children.unsure().clone();
+            let unsure = self.children.unsure.clone();
             unsure.into_iter().for_each(|token| self.end_of_writers(token));
         }
         if is_due(&mut self.due.check_ahead, now) {
@@ -99,7 +98,7 @@ impl Server {
     pub(crate) fn look_ahead(&mut self, now: Instant) {
         if self.due.come_back.is_some()
             || !self.waiters.stopped.is_empty()
-            || !self.children.unsure().is_empty()
+            || !self.children.unsure.is_empty()
         {
             self.due.processes.get_or_insert(now + PROCESSES_EVERY);
         }

@@ -72,7 +72,16 @@ impl Server {
             }
         }
         if is_due(&mut self.due.watch, now) {
-            self.tell_watchers();
+            for id in self.conns.those(Subject::Status) {
+                if !self.conns.peek(id).is_some_and(Connection::is_flushed) {
+                    // The client is still reading the last report. It gets the next one after that.
+                    self.due.watch = Some(clock::now() + WATCH_EVERY);
+                } else if let CallState::Watches(selection) =
+                    self.conns.set_state(id, CallState::Idle)
+                {
+                    self.conns.set_state(id, CallState::Report(Some(selection)));
+                }
+            }
         }
         if std::mem::take(&mut self.due.changed) {
             self.schedule(now);
@@ -187,18 +196,6 @@ impl Server {
                 queue_for_estimate::of_key(table, key, summary, clock::unix_ms(), budget);
         }
         scene
-    }
-
-    fn tell_watchers(&mut self) {
-        for id in self.conns.those(Subject::Status) {
-            if !self.conns.peek(id).is_some_and(Connection::is_flushed) {
-                // The client is still reading the last report. It gets the next one after that.
-                self.due.watch = Some(clock::now() + WATCH_EVERY);
-            } else if let CallState::Watches(selection) = self.conns.set_state(id, CallState::Idle)
-            {
-                self.conns.set_state(id, CallState::Report(Some(selection)));
-            }
-        }
     }
 
     /// Informs a watcher if its last message names another leader.

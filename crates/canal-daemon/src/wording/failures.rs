@@ -8,10 +8,7 @@ use canal_protocol::{ErrorName, Failure, OWNER_GONE};
 
 /// The pid of an owner's process. 0 for a lease or a jobserver.
 pub(crate) fn pid_of(owner: &Owner) -> u32 {
-    match owner {
-        Owner::Process(process) => process.pid,
-        Owner::Lease(_) | Owner::Jobserver(_) => 0,
-    }
+    if let Owner::Process(process) = owner { process.pid } else { 0 }
 }
 
 /// An owner in messages that name no command.

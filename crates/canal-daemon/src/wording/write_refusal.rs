@@ -41,10 +41,8 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
         ),
         Refusal::Deadlock { cycle } => deadlock(key, cycle.len(), cycle.len()),
         Refusal::Kind { in_use, .. } => {
-            let options = match in_use {
-                Kind::Buckets => "--per and --buckets",
-                Kind::Slots => "--slots",
-            };
+            let is_slots = *in_use == Kind::Slots;
+            let options = if is_slots { "--slots" } else { "--per and --buckets" };
             Failure::new(ErrorName::Mismatch, format!("`{key}` {}", used_as(*in_use)))
                 .hint(format!("give {options} for `{key}`, or use another key"))
         }

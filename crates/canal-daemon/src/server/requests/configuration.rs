@@ -38,8 +38,19 @@ impl Server {
             Some(Err(why)) => (Vec::new(), Some(why.clone())),
             None => (Vec::new(), None),
         };
+        let mut settings = self.settings_of_place();
+        settings.extend(self.values().into_iter().map(|(name, value)| self.sourced(name, value)));
+        settings.extend(self.settings_of_keys());
+        for written in &effective.config.written {
+            if !settings.iter().any(|setting| setting.name == written.name) {
+                // The packaged settings, which are in force without a file, are the defaults.
+                let line = effective.config.path.as_ref().map(|_| written.line);
+                let source = line.map_or(SettingSource::Default, |_| SettingSource::File);
+                let setting = SettingInfo::new(&written.name, &written.value, source);
+                settings.push(SettingInfo { line, ..setting });
+            }
+        }
         let withheld = read.is_none();
-        let mut settings = self.settings();
         settings.retain(|setting| !withheld || binds_everybody(&setting.name));
         let shown = |path: &std::path::PathBuf| path.display().to_string();
         Step::reply(&Configuration {
@@ -51,22 +62,6 @@ impl Server {
             broken,
             withheld,
         })
-    }
-
-    fn settings(&self) -> Vec<SettingInfo> {
-        let mut settings = self.settings_of_place();
-        settings.extend(self.values().into_iter().map(|(name, value)| self.sourced(name, value)));
-        settings.extend(self.settings_of_keys());
-        for written in &self.effective.config.written {
-            if !settings.iter().any(|setting| setting.name == written.name) {
-                // The packaged settings, which are in force without a file, are the defaults.
-                let line = self.effective.config.path.as_ref().map(|_| written.line);
-                let source = line.map_or(SettingSource::Default, |_| SettingSource::File);
-                let setting = SettingInfo::new(&written.name, &written.value, source);
-                settings.push(SettingInfo { line, ..setting });
-            }
-        }
-        settings
     }
 
     /// The places of the daemon's files. The configuration does not contain them.

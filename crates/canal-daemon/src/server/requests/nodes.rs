@@ -190,10 +190,8 @@ impl Server {
     /// The id of this node. A machine that has no name gets one, which is stored with the rest of
     /// the state.
     pub(crate) fn node_id(&mut self) -> Result<NodeId> {
-        let machine = match node_identity::machine_name() {
-            Some(machine) => Ok(machine),
-            None => self.decide.ledger_mut().machine_name(),
-        };
+        let machine = node_identity::machine_name();
+        let machine = machine.map_or_else(|| self.decide.ledger_mut().machine_name(), Ok);
         let machine = machine.map_err(cannot("store the name of this machine"))?;
         Ok(node_identity::id(&machine, &self.options.place.dir, self.about.uid))
     }

@@ -96,10 +96,8 @@ impl Server {
             && let Some(before) = self.conns.waiter(request)
         {
             // The client of a part may come back: it only lost the connection.
-            let name = match waiter.open.asked.over_nodes {
-                Some(_) => ErrorName::Gone,
-                None => ErrorName::BadRequest,
-            };
+            let is_part = waiter.open.asked.over_nodes.is_some();
+            let name = if is_part { ErrorName::Gone } else { ErrorName::BadRequest };
             self.carry_out(before, Err(superseded(name)));
         }
         let provisional =

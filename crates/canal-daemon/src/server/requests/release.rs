@@ -41,10 +41,7 @@ impl Server {
         let shown = self.shown(caller.peer.uid);
         let released = holds.iter().map(|hold| match &giving {
             Giving::Latest { key, .. } => told(&shown, hold, std::slice::from_ref(key)),
-            Giving::All { .. } | Giving::Hold { .. } => {
-                let keys: Vec<Key> = hold.items.iter().map(|item| item.key.clone()).collect();
-                told(&shown, hold, &keys)
-            }
+            Giving::All { .. } | Giving::Hold { .. } => told(&shown, hold, &hold.keys()),
         });
         Ok(Step::reply(&Released { released: released.collect() }))
     }

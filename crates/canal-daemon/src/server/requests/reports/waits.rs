@@ -90,10 +90,8 @@ impl Shown<'_> {
     /// All waiting requests.
     fn graph(&self) -> Waits {
         let mut budget = BUDGET;
-        let waits = self
-            .table
-            .waiters()
-            .filter_map(|waiter| self.wait(waiter, &budget.blockers(self.table, waiter.id)?));
+        let waits = self.table.waiters();
+        let waits = waits.filter_map(|it| self.wait(it, &budget.blockers(self.table, it.id)?));
         Waits { waits: waits.collect(), left_out: budget.left_out, ..Waits::default() }
     }
 
