@@ -55,7 +55,7 @@ pub struct Acquire {
     pub note: Option<String>,
     /// Absent: the calling process is the owner. Otherwise the index, among the descriptors sent
     /// with this message, of the pidfd of the future owner; such a grant is provisional until
-    /// [`Confirm`].
+    /// `Confirm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_fd: Option<u32>,
     /// Keep the hold while descendants live: the grant contains the write end of a FIFO.
@@ -86,7 +86,7 @@ pub struct Acquire {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under: Option<Handle>,
     /// Requests a lease. Then no process is the owner (no `owner_fd`), there is no enclosing frame,
-    /// and the grant is provisional until [`Confirm`].
+    /// and the grant is provisional until `Confirm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseAsked>,
     /// The process that accompanies the command while it runs, if the caller runs one.
