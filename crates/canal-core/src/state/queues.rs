@@ -56,9 +56,17 @@ impl Table {
         matches!(self.misfit(&self.contender(waiter)), Some(Refusal::Paused { .. }))
     }
 
-    /// After a pause or its end: decides which waiters still wait for a key to be resumed before
-    /// their sizes are checked.
-    fn recheck_sizes(&mut self, key: &Key) {
+    /// Changes a stored setting of a lock. Its waiters are queued again, because their capacity may
+    /// change, and they may become parked or active.
+    pub(crate) fn change_setting(&mut self, key: &Key, setting: &Setting) {
+        let waiters = self.served(key);
+        waiters.iter().for_each(|id| self.dequeue(*id));
+        self.tree.change_lock(key, |lock| lock.settings.set(setting));
+        waiters.iter().for_each(|id| self.enqueue(*id));
+        if !matches!(setting, Setting::Paused(_)) {
+            return;
+        }
+        // Some may still wait for another key to be resumed before their sizes are checked.
         for id in self.served(key) {
             let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.size_unchecked) else {
                 continue;
@@ -67,18 +75,6 @@ impl Table {
             if let Some(waiter) = self.waiters.get_mut(&id) {
                 waiter.size_unchecked = is_unchecked;
             }
-        }
-    }
-
-    /// Changes a stored setting of a lock. Its waiters are queued again, because their capacity may
-    /// change, and they may become parked or active.
-    pub(crate) fn change_setting(&mut self, key: &Key, setting: &Setting) {
-        let waiters = self.served(key);
-        waiters.iter().for_each(|id| self.dequeue(*id));
-        self.tree.change_lock(key, |lock| lock.settings.set(setting));
-        waiters.iter().for_each(|id| self.enqueue(*id));
-        if let Setting::Paused(_) = setting {
-            self.recheck_sizes(key);
         }
     }
 

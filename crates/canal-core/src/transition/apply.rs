@@ -196,6 +196,7 @@ impl Transition<'_> {
         self.commit(Outcome::Requeued { request, token });
     }
 
+    /// Changes a stored setting of a lock, and examines all its waiters again.
     fn set(&mut self, key: &Key, setting: &Setting) {
         let view = if let Setting::View(view) = setting { *view } else { None };
         let stored = || Outcome::Stored { before: self.table.settings(key).view };
@@ -203,7 +204,17 @@ impl Transition<'_> {
         let mut unchecked = self.table.served(key);
         let waiters = &self.table.waiters;
         unchecked.retain(|id| waiters.get(id).is_some_and(|waiter| waiter.size_unchecked));
-        self.change_setting(key, outcome);
+        for request in self.table.served(key) {
+            // A waiter that this change parks lets others overtake it.
+            self.mark_waiter_dirty(request);
+        }
+        self.work.mark_dirty(key, Mode::Counted);
+        self.commit(outcome);
+        for request in self.table.served(key) {
+            // The waiter may also have become active, and it affects all its keys.
+            self.mark_waiter_dirty(request);
+            self.revisit(request);
+        }
         for request in unchecked {
             let waiter = self.table.waiters.get(&request);
             let Some(waiter) = waiter.filter(|waiter| !waiter.size_unchecked) else { continue };
@@ -222,21 +233,6 @@ impl Transition<'_> {
             if before != priority {
                 self.commit(Outcome::Prioritized { request, before });
             }
-        }
-    }
-
-    /// Commits a change of a stored setting of a lock, and examines all its waiters again.
-    fn change_setting(&mut self, key: &Key, outcome: Outcome) {
-        for request in self.table.served(key) {
-            // A waiter that this change parks lets others overtake it.
-            self.mark_waiter_dirty(request);
-        }
-        self.work.mark_dirty(key, Mode::Counted);
-        self.commit(outcome);
-        for request in self.table.served(key) {
-            // The waiter may also have become active, and it affects all its keys.
-            self.mark_waiter_dirty(request);
-            self.revisit(request);
         }
     }
 
