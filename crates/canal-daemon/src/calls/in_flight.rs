@@ -93,10 +93,8 @@ impl InFlight {
 
     /// The requests that calls made.
     fn requests(&self) -> impl DoubleEndedIterator<Item = (Ticket, &Arc<Request>)> {
-        self.each.iter().filter_map(|(ticket, proposed)| match proposed {
-            Proposed { change: Change::Request(request), then: Completion::Call(..), .. } => {
-                Some((*ticket, request))
-            }
+        self.each.iter().filter_map(|(ticket, it)| match (&it.change, &it.then) {
+            (Change::Request(request), Completion::Call(..)) => Some((*ticket, request)),
             _ => None,
         })
     }
