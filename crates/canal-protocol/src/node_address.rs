@@ -45,16 +45,12 @@ impl FromStr for NodeAddress {
 
     /// The error is one clause for people.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == LOCAL {
-            return Ok(Self::Local);
+        match text.split_once(':') {
+            None if text == LOCAL => Ok(Self::Local),
+            Some(("unix", path)) => socket(path).map(Self::Unix),
+            Some(("ssh", target)) => ssh_host(target).map(Self::Ssh),
+            _ => Err("an address is local, unix:/path/canal.sock or ssh:[user@]host[:port]".into()),
         }
-        if let Some(path) = text.strip_prefix("unix:") {
-            return socket(path).map(Self::Unix);
-        }
-        if let Some(target) = text.strip_prefix("ssh:") {
-            return ssh_host(target).map(Self::Ssh);
-        }
-        Err("an address is local, unix:/path/canal.sock or ssh:[user@]host[:port]".to_owned())
     }
 }
 
@@ -131,7 +127,11 @@ fn ssh_host(text: &str) -> Result<SshHost, String> {
             (part(host, "host", &['.', '_', '-'])?, port)
         }
     };
-    let port = port.map(port_of).transpose()?;
+    let port = port.map(|text| match text.parse() {
+        Ok(port) if port > 0 && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(port),
+        _ => Err("a port is a number from 1 to 65535"),
+    });
+    let port = port.transpose()?;
     Ok(SshHost { user, host, port })
 }
 
@@ -146,14 +146,6 @@ fn part(text: &str, what: &str, others: &[char]) -> Result<String, String> {
     match text.chars().find(|c| !c.is_alphanumeric() && !others.contains(c)) {
         Some(c) => Err(format!("a {what} cannot contain {c:?}")),
         None => Ok(text.to_owned()),
-    }
-}
-
-fn port_of(text: &str) -> Result<u16, String> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    match text.parse() {
-        Ok(port) if port > 0 && digits => Ok(port),
-        _ => Err("a port is a number from 1 to 65535".to_owned()),
     }
 }
 

@@ -248,7 +248,11 @@ impl Writer {
         page.version.store(VERSION, Ordering::Relaxed);
         page.magic.store(MAGIC, Ordering::Relaxed);
         let (line, line_kept) = fds::pipe()?;
-        let reader = Reader { mapping, page: read_only(file), line };
+        // The seals already keep other processes from writing; a read-only descriptor is a second
+        // barrier. Without /proc, only the seals protect the page.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let opened = open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
+        let reader = Reader { mapping, page: opened.unwrap_or(file), line };
         Ok(Self { reader, line_kept: Some(line_kept) })
     }
 
@@ -274,15 +278,6 @@ impl Writer {
     }
 }
 
-/// Opens the same file for reading. The seals already keep other processes from writing; a
-/// read-only descriptor is a second barrier.
-fn read_only(file: OwnedFd) -> OwnedFd {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let opened = open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
-    // Without /proc, only the seals protect the page.
-    opened.unwrap_or(file)
-}
-
 /// The page of an incarnation, for reading: the side of the supervisor that runs a command.
 #[derive(Debug)]
 pub struct Reader {
@@ -299,29 +294,25 @@ impl Reader {
     /// `InvalidData` if the file is not a deadline page, could shrink under its reader, or belongs
     /// to another time namespace.
     pub fn open(page: OwnedFd, line: OwnedFd) -> io::Result<Self> {
-        let wrong = |text| io::Error::new(io::ErrorKind::InvalidData, text);
+        let ensure = |is_right: bool, text| match is_right {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::InvalidData, text)),
+        };
         let sealed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
         // Only a memfd has seals; other files return EINVAL.
         let seals = fcntl(&page, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
-        if !seals.is_ok_and(|seals| seals.contains(sealed)) {
-            return Err(wrong("the deadline page is not sealed"));
-        }
-        if usize::try_from(fstat(&page)?.st_size) != Ok(BYTES) {
-            return Err(wrong("the deadline page has a different size"));
-        }
+        ensure(seals.is_ok_and(|seals| seals.contains(sealed)), "the deadline page is not sealed")?;
+        let size = usize::try_from(fstat(&page)?.st_size);
+        ensure(size == Ok(BYTES), "the deadline page has a different size")?;
         let mapping = Mapping::new(page.as_fd(), ProtFlags::PROT_READ)?;
-        let layout = mapping.page();
-        if layout.magic.load(Ordering::Relaxed) != MAGIC {
-            return Err(wrong("the file is not a deadline page"));
-        }
-        if layout.version.load(Ordering::Relaxed) != VERSION {
-            return Err(wrong("the deadline page has another version"));
-        }
-        if layout.time_namespace.load(Ordering::Relaxed) != time_namespace() {
-            return Err(wrong(
-                "the daemon is in another time namespace, so its deadlines are not valid here",
-            ));
-        }
+        let Layout { magic, version, time_namespace: of_writer, .. } = mapping.page();
+        let is = |number: &AtomicU64, expected| number.load(Ordering::Relaxed) == expected;
+        ensure(is(magic, MAGIC), "the file is not a deadline page")?;
+        ensure(is(version, VERSION), "the deadline page has another version")?;
+        ensure(
+            is(of_writer, time_namespace()),
+            "the daemon is in another time namespace, so its deadlines are not valid here",
+        )?;
         Ok(Self { mapping, page, line })
     }
 

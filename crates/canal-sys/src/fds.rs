@@ -115,19 +115,21 @@ pub fn close_except(keep: &[BorrowedFd<'_>]) {
         close_up_to(next, kept - 1);
         next = kept + 1;
     }
-    if !(allows(Feature::CLOSE_RANGE) && close_range_from(next)) {
-        close_up_to(next, highest_open());
+    close_from(next, highest_open);
+}
+
+/// Closes every descriptor from `first` on: with `close_range` (Linux 5.9), if the kernel has it and
+/// allows it, otherwise one by one up to `last`. Async-signal-safe if `last` is.
+pub(super) fn close_from(first: u32, last: impl FnOnce() -> u32) {
+    // SAFETY: the call takes three integers. `close_except` documents the effect of closing.
+    let close_range = || unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) == 0 };
+    if !(allows(Feature::CLOSE_RANGE) && close_range()) {
+        close_up_to(first, last());
     }
 }
 
-/// `close_range` (Linux 5.9). Returns whether the kernel has it and allows it.
-pub(super) fn close_range_from(first: u32) -> bool {
-    // SAFETY: the call takes three integers. `close_except` documents the effect of closing.
-    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) == 0 }
-}
-
 /// Closes from `first` to `last` inclusive, whether open or not. Async-signal-safe.
-pub(super) fn close_up_to(first: u32, last: u32) {
+fn close_up_to(first: u32, last: u32) {
     for fd in first..=last {
         if let Ok(fd) = RawFd::try_from(fd) {
             // SAFETY: the call takes an integer. `close_except` documents the effect of closing.

@@ -21,7 +21,7 @@ use rustix::process::getpriority_process;
 
 use super::child::{exit, fork_twice};
 use super::exec::{Prepared, entry};
-use crate::kernel::{Feature, allows, own_cgroup};
+use crate::kernel::own_cgroup;
 use crate::pidfd::Pidfd;
 use crate::{fds, signals};
 
@@ -158,11 +158,6 @@ const STEP_NULL: u8 = b'n';
 const STEP_EXEC: u8 = b'e';
 
 impl Record {
-    fn encode(&self) -> [u8; 6] {
-        let [a, b, c, d] = self.number.to_ne_bytes();
-        [0, self.about, a, b, c, d]
-    }
-
     /// Removes a record from the beginning of `bytes`, if there is one.
     fn take(bytes: &mut &[u8]) -> Option<Self> {
         let (&[nul, about, a, b, c, d], rest) = bytes.split_first_chunk()?;
@@ -185,7 +180,8 @@ impl Record {
 
     /// Writes it into the pipe. If the other end is gone, there is nothing to do.
     fn write(&self, fd: i32) {
-        let bytes = self.encode();
+        let [a, b, c, d] = self.number.to_ne_bytes();
+        let bytes = [0, self.about, a, b, c, d];
         // SAFETY: write reads no more bytes than the buffer has.
         unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     }
@@ -233,11 +229,7 @@ fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
         // The process still runs if it cannot open the log (a full disk).
         libc::dup2(if log >= 0 { log } else { null }, 2);
     }
-    let others = REPORT_FD.unsigned_abs() + 1;
-    let allowed = allows(Feature::CLOSE_RANGE);
-    if !(allowed && fds::close_range_from(others)) {
-        fds::close_up_to(others, plan.highest_fd);
-    }
+    fds::close_from(REPORT_FD.unsigned_abs() + 1, || plan.highest_fd);
     Ok(())
 }
 

@@ -113,17 +113,13 @@ pub fn writers_of(device: u64, inode: u64) -> io::Result<Vec<u32>> {
     let writes = |pid: &u32| {
         open_files(*pid).filter(|link| file_of(link) == Some((device, inode))).any(|link| {
             let number = link.file_name().unwrap_or_default().to_string_lossy();
-            fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))
-                .is_ok_and(|info| is_open_for_writing(&info))
+            let path = format!("/proc/{pid}/fdinfo/{number}");
+            let info = fs::read_to_string(path).unwrap_or_default();
+            let flags = field(&info, "flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok());
+            flags.is_some_and(|flags| flags & OFlag::O_ACCMODE.bits() != OFlag::O_RDONLY.bits())
         })
     };
     Ok(visible()?.into_iter().filter(writes).collect())
-}
-
-/// Whether the text of `/proc/PID/fdinfo/N` shows that the file is open for writing.
-fn is_open_for_writing(info: &str) -> bool {
-    let flags = field(info, "flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok());
-    flags.is_some_and(|flags| flags & OFlag::O_ACCMODE.bits() != OFlag::O_RDONLY.bits())
 }
 
 /// The program of this process, to compare with other processes.
@@ -151,7 +147,8 @@ impl OwnProgram {
 }
 
 /// The device and the inode of the file at the end of a link.
-fn file_of(link: &Path) -> Option<(u64, u64)> {
+/// The device and the inode of a file, which identify it.
+pub fn file_of(link: &Path) -> Option<(u64, u64)> {
     stat(link).ok().map(|it| id_of(&it))
 }
 
