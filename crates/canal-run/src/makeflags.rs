@@ -154,16 +154,13 @@ fn words(argv: &[OsString]) -> impl Iterator<Item = &[u8]> {
 
 fn is_tool(word: &[u8]) -> bool {
     let name = base_name(OsStr::from_bytes(word));
-    is_make(name) || is_ninja(name)
+    // `make`, `gmake`, `make-4.4`.
+    let make = name.strip_prefix(b"g").unwrap_or(name).strip_prefix(b"make");
+    make.is_some_and(is_version) || is_ninja(name)
 }
 
 fn base_name(word: &OsStr) -> &[u8] {
     word.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default()
-}
-
-/// `make`, `gmake`, `make-4.4`.
-fn is_make(name: &[u8]) -> bool {
-    name.strip_prefix(b"g").unwrap_or(name).strip_prefix(b"make").is_some_and(is_version)
 }
 
 /// `ninja`, `ninja-1.13`, and `ninja-build`, its name on Fedora.

@@ -62,9 +62,7 @@ impl Error {
             | ClientError::Abandoned
             | ClientError::HeldAtOwnDaemon { .. }
             | ClientError::Place(_) => ErrorKind::Unreachable,
-            ClientError::Io(_) | ClientError::UnknownError { .. } | ClientError::Protocol(_) => {
-                ErrorKind::Other
-            }
+            _ => ErrorKind::Other,
         }
     }
 
@@ -133,16 +131,7 @@ fn kind_of(failure: &Failure) -> ErrorKind {
         ErrorName::NotHeld | ErrorName::LeaseLost | ErrorName::UnknownTag | ErrorName::Gone => {
             ErrorKind::Lost
         }
-        ErrorName::OwnerGone
-        | ErrorName::Malformed
-        | ErrorName::Unsupported
-        | ErrorName::SupervisorRequired
-        | ErrorName::BadConfiguration
-        | ErrorName::NotExclusive
-        | ErrorName::NodeListDiffers
-        | ErrorName::NotLasting
-        | ErrorName::TokenTaken
-        | ErrorName::Fault => ErrorKind::Other,
+        _ => ErrorKind::Other,
     }
 }
 

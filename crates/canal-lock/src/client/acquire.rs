@@ -142,8 +142,14 @@ impl Client {
         let wait = Wait { until, silence, call_at: None, readers: readers.as_mut() };
         let trace = self.trace;
         let progress = &mut |word: Option<&Progress>| {
-            if let (Some(say), Some(word)) = (trace, word) {
-                say(&format!("{ACQUIRE}: {}", waits(word)));
+            if let Some(say) = trace
+                && let Some(Progress { key, position, waiting, reason, .. }) = word
+            {
+                let place = match waiting {
+                    0 => String::new(),
+                    _ => format!(", {position} of {waiting} in line"),
+                };
+                say(&format!("{ACQUIRE}: waiting for {key}{place}: {reason}"));
             }
             progress(word)
         };
@@ -166,15 +172,6 @@ impl Client {
             self.connection = Some(connection);
         }
         acquired
-    }
-}
-
-/// A progress message as a line for the user.
-fn waits(word: &Progress) -> String {
-    let Progress { key, position, waiting, reason, .. } = word;
-    match waiting {
-        0 => format!("waiting for {key}: {reason}"),
-        _ => format!("waiting for {key}, {position} of {waiting} in line: {reason}"),
     }
 }
 

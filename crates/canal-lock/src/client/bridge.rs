@@ -174,7 +174,7 @@ impl Bridge<'_> {
     /// Whether the client's input, the daemon and the client's output are ready without waiting.
     fn wait(&self, timeout_ms: u64) -> Result<[bool; 3], BridgeError> {
         let is_full = self.to_client.len() >= PENDING_MAX;
-        let unsent = self.daemon.as_ref().map_or(0, Connection::unsent);
+        let unsent = self.daemon.as_ref().map_or(0, |daemon| daemon.pending.len());
         let input = self.input.filter(|_| unsent < PENDING_MAX && !is_full);
         let mut replies = PollFlags::empty();
         replies.set(PollFlags::POLLIN, !is_full);
@@ -220,8 +220,8 @@ impl Bridge<'_> {
                 WORD
             };
             if let Some(daemon) = &mut self.daemon {
-                daemon.pending().extend(passed);
-                daemon.pending().push(0);
+                daemon.pending.extend(passed);
+                daemon.pending.push(0);
                 daemon.flush();
                 self.passed_at = self.heard_at;
             }

@@ -407,8 +407,13 @@ impl Client {
         let (mut pauses, mut may_be_done) = (Backoff::new(), false);
         for _ in 0..ATTEMPTS_MAX {
             match self.call_once(self.options.limits, "Release", &named, owner) {
-                Ok(released) if may_be_done => return Ok(Some(both(held, released))),
-                Ok(released) => return Ok(Some(released)),
+                Ok(Released { released: last }) => {
+                    // The first attempt may have released something, too.
+                    let mut released = if may_be_done { held.released } else { Vec::new() };
+                    released.retain(|hold| last.iter().all(|it| it.token != hold.token));
+                    released.extend(last);
+                    return Ok(Some(Released { released }));
+                }
                 Err(ClientError::Gone(lost)) => may_be_done |= lost == CallOutcome::Unknown,
                 Err(ClientError::Failure(failure)) => {
                     let reason = failure.reason.as_deref();
@@ -428,14 +433,6 @@ impl Client {
         }
         Err(ClientError::Gone(CallOutcome::Unknown))
     }
-}
-
-/// Combines what the first attempt released, if it released anything, with what the last one did.
-fn both(first: Released, last: Released) -> Released {
-    let mut released = first.released;
-    released.retain(|hold| last.released.iter().all(|other| other.token != hold.token));
-    released.extend(last.released);
-    Released { released }
 }
 
 /// How long a daemon may take to end. A busy one may take longer, as it may for its answers.

@@ -68,8 +68,16 @@ impl WaitWithin {
             return Ok(again);
         }
         let mut after = LOOK_EVERY;
-        if let Some(refusal) = self.found() {
-            return Err(Box::new(refusal));
+        while let Some(channel) = &self.channel {
+            match channel.receive() {
+                Received::Message(Found::Deadlock { message, cycle }, _) => {
+                    let (reason, cycle) = (Some("deadlock".into()), cycle.into());
+                    let new = Failure::new(ErrorName::Refused, message);
+                    return Err(Box::new(Failure { reason, cycle, ..new }));
+                }
+                Received::Message(Found::Unread(nodes), _) => self.unread = Some(nodes),
+                Received::Nothing | Received::End => break,
+            }
         }
         if self.channel.is_none() {
             let since = *self.since.get_or_insert_with(Instant::now);
@@ -103,20 +111,5 @@ impl WaitWithin {
         // If this process ignores SIGCHLD, the kernel has reaped it.
         let _ = between.wait();
         Ok(ours)
-    }
-
-    /// The refusal of the waiting request, once it must end a deadlock.
-    fn found(&mut self) -> Option<Failure> {
-        loop {
-            match self.channel.as_ref()?.receive() {
-                Received::Message(Found::Deadlock { message, cycle }, _) => {
-                    let (reason, cycle) = (Some("deadlock".into()), cycle.into());
-                    let new = Failure::new(ErrorName::Refused, message);
-                    return Some(Failure { reason, cycle, ..new });
-                }
-                Received::Message(Found::Unread(nodes), _) => self.unread = Some(nodes),
-                Received::Nothing | Received::End => return None,
-            }
-        }
     }
 }

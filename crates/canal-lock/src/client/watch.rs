@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use canal_protocol::{ErrorName, Leader, LeaderQuery, Status, StatusQuery, frame};
 
 use super::calls::{Backoff, Client};
-use super::connection::stream::{Connection, Read, Replies, Reply, parameters};
+use super::connection::stream::{Connection, Read, Replies, parameters};
 use super::error::{ClientError, Result};
 
 /// A watch of the state of the locks, or of whatever a query `Q` asks for: one state `S` after the
@@ -97,9 +97,14 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
             return Ok(None);
         }
         let reply = match &mut self.connection {
-            Some(connection) => match reply_until(connection, until)? {
-                Some(reply) => reply,
-                None => return Ok(None),
+            // Without a time, waits until a reply comes.
+            Some(connection) => loop {
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                match connection.read(left.unwrap_or(Duration::MAX), None)? {
+                    Read::Message(message) => break frame::parse(&message)?,
+                    _ if left.is_some_and(|left| left.is_zero()) => return Ok(None),
+                    Read::Part | Read::Nothing(_) => {}
+                }
             },
             // The watch takes the connection, because the daemon keeps sending over it.
             None => {
@@ -121,17 +126,5 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
             self.pauses = Backoff::new();
         }
         Ok(Some(state))
-    }
-}
-
-/// The next reply, if it comes by then. Without a time, waits until it comes.
-fn reply_until(connection: &mut Connection, until: Option<Instant>) -> Result<Option<Reply>> {
-    loop {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        match connection.read(left.unwrap_or(Duration::MAX), None)? {
-            Read::Message(message) => return Ok(Some(frame::parse(&message)?)),
-            _ if left.is_some_and(|left| left.is_zero()) => return Ok(None),
-            Read::Part | Read::Nothing(_) => {}
-        }
     }
 }

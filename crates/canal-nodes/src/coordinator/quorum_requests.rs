@@ -165,11 +165,23 @@ impl Coordinator {
                 return self.begin_to_confirm(turn);
             }
             if self.within_reach(turn, round.at, |_| true) < self.need {
-                match self.begin_round(turn) {
-                    Some(new) => round = new,
-                    None => return matches!(self.phase, Phase::Ending { .. }),
+                #[cfg(test)]
+                if crate::sim::is_broken(crate::sim::Rule::GivesBackBelowNeed) {
+                    return false;
                 }
-                continue;
+                // Too few nodes are left in this round. The next one begins when enough answer. A
+                // late node is not asked out of order, because the order prevents deadlocks.
+                self.give_back(turn);
+                round = Round { at: 0, since: turn.now };
+                self.phase = Phase::Collecting(round);
+                if self.within_reach(turn, 0, |_| true) >= self.need {
+                    continue;
+                }
+                if self.plan.wait_ms == Some(0) {
+                    let outcome = self.failed(turn);
+                    return self.end(turn, outcome);
+                }
+                return false;
             }
             let Some(at) = self.members.get(round.at).copied() else { return false };
             match self.ask_in_turn(turn, at, round) {
@@ -240,27 +252,6 @@ impl Coordinator {
         self.granted().count() + self.members.iter().skip(from).filter(may_grant).count()
     }
 
-    /// Releases everything, because too few nodes are left in this round. Returns the next round if
-    /// enough nodes answer for one. A late node is not asked out of order, because the order is
-    /// what prevents deadlocks.
-    fn begin_round(&mut self, turn: &mut Turn) -> Option<Round> {
-        #[cfg(test)]
-        if crate::sim::is_broken(crate::sim::Rule::GivesBackBelowNeed) {
-            return None;
-        }
-        self.give_back(turn);
-        let round = Round { at: 0, since: turn.now };
-        self.phase = Phase::Collecting(round);
-        if self.within_reach(turn, 0, |_| true) >= self.need {
-            return Some(round);
-        }
-        if self.plan.wait_ms == Some(0) {
-            let outcome = self.failed(turn);
-            self.end(turn, outcome);
-        }
-        None
-    }
-
     /// Advances the node whose turn it is by one step.
     fn ask_in_turn(&mut self, turn: &mut Turn, at: usize, round: Round) -> Step {
         if self.is_granted(at) || !self.may_answer(turn, at) {
@@ -329,12 +320,7 @@ impl Coordinator {
         if self.granted().count() >= self.need {
             return self.begin_to_confirm(turn);
         }
-        self.refused_by_all(turn).is_some_and(|outcome| self.end(turn, outcome))
-    }
-
-    /// The outcome if no node is left that may grant the request. With `-n`, a silent node does not
-    /// count.
-    fn refused_by_all(&self, turn: &mut Turn) -> Option<Outcome> {
+        // With `-n`, a silent node does not count.
         let must_not_wait = self.plan.wait_ms == Some(0);
         let may_grant = |at: &usize| {
             let may_answer = self.may_answer(turn, *at);
@@ -342,14 +328,15 @@ impl Coordinator {
             !is_refused && !self.never_grants(*at) && (may_answer || !must_not_wait)
         };
         if self.members.iter().any(may_grant) {
-            return None;
+            return false;
         }
         let refused =
             self.members.iter().find_map(|at| Some((*at, self.nodes[*at].refused.clone()?)));
-        Some(match refused {
+        let outcome = match refused {
             Some((at, (refusal, why))) => self.refused(turn.now, Some(at), refusal, why),
             None => self.failed(turn),
-        })
+        };
+        self.end(turn, outcome)
     }
 
     /// Asks a node. While the earlier request may still be there, this reuses its number, so that

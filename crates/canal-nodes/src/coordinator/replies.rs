@@ -37,7 +37,18 @@ impl Coordinator {
                 let outcome = self.refused(turn.now, None, Refusal::Deadlock, why);
                 self.end(turn, outcome);
             }
-            Input::Stop => self.stop(turn),
+            Input::Stop => {
+                let outcome = match self.phase {
+                    // The members that no longer certainly hold the lock.
+                    Phase::Lost => {
+                        let is_unsure = |at: &usize| self.sure_until(*at) <= turn.now;
+                        Outcome::Lost(self.members.iter().copied().filter(is_unsure).collect())
+                    }
+                    Phase::Ending { .. } | Phase::Over => return,
+                    _ => Outcome::GivenBack(Vec::new()),
+                };
+                self.end(turn, outcome);
+            }
             Input::Deadlock(_) | Input::Tick => {}
         }
     }
@@ -192,18 +203,5 @@ impl Coordinator {
             Phase::Running => now.saturating_add(self.timing.renewal_ms),
             _ => now,
         }
-    }
-
-    fn stop(&mut self, turn: &mut Turn) {
-        let outcome = match self.phase {
-            // The members that no longer certainly hold the lock.
-            Phase::Lost => {
-                let is_unsure = |at: &usize| self.sure_until(*at) <= turn.now;
-                Outcome::Lost(self.members.iter().copied().filter(is_unsure).collect())
-            }
-            Phase::Ending { .. } | Phase::Over => return,
-            _ => Outcome::GivenBack(Vec::new()),
-        };
-        self.end(turn, outcome);
     }
 }

@@ -60,8 +60,8 @@ pub enum Next {
 /// Looks for deadlocks on behalf of one waiting request.
 #[derive(Clone, Debug, Default)]
 pub struct Detector {
-    /// `None` until it is known.
-    own: Option<RequestName>,
+    /// The name of the request; `None` until it is known.
+    pub own: Option<RequestName>,
     /// The runs and frames that each look asks about first.
     first_named: Named,
     /// The number of nodes that are asked.
@@ -96,16 +96,6 @@ impl Detector {
     /// A detector that asks this many nodes, first about these runs and frames.
     pub fn new(first_named: Named, nodes: usize) -> Self {
         Self { first_named, nodes, ..Self::default() }
-    }
-
-    /// Sets the name of the request, as soon as it is known.
-    pub fn is(&mut self, own: RequestName) {
-        self.own = Some(own);
-    }
-
-    /// The name of the request, if it is known.
-    pub fn own(&self) -> Option<RequestName> {
-        self.own
     }
 
     /// Adds a node that can be asked. A look in progress asks it, too.

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::union::{FrameName, RequestName, Union, Way};
 use canal_core::{
-    Above, By, Diverged, FrameId, HoldState, Key, Mode, NodeId, RequestId, Snapshot, Token,
-    WaitFor, WaiterState, shortest_cycle,
+    Above, By, Diverged, FrameId, HoldState, Key, Mode, NodeId, RequestId, Token, WaitFor,
+    WaiterState, shortest_cycle,
 };
 use canal_protocol::{PartFound, WaitsFound};
 
@@ -142,17 +142,13 @@ impl Graph {
         Self { steps: rest.requests().map(|request| (request, steps_of(request))).collect() }
     }
 
-    fn next(&self, request: RequestName) -> impl Iterator<Item = RequestName> {
-        let steps = self.steps.get(&request).into_iter().flatten();
-        steps.flat_map(|(_, next)| next).copied()
-    }
-
     /// The requests that a request waits for, directly or through others. The request itself is
     /// among them only if it is in a ring.
     fn reached(&self, from: RequestName) -> BTreeSet<RequestName> {
         let (mut reached, mut left) = (BTreeSet::new(), vec![from]);
         while let Some(request) = left.pop() {
-            left.extend(self.next(request).filter(|next| reached.insert(*next)));
+            let next = self.steps.get(&request).into_iter().flatten().flat_map(|(_, next)| next);
+            left.extend(next.copied().filter(|next| reached.insert(*next)));
         }
         reached
     }
@@ -196,23 +192,23 @@ fn join_node(earlier: &WaitsFound, later: &WaitsFound) -> WaitsFound {
     let held: BTreeMap<Token, &HoldState> =
         earlier.table.holds.iter().map(|hold| (hold.token, hold)).collect();
     let (before, now) = (memberships(earlier), memberships(later));
-    let waits_still = |waiter: &&WaiterState| {
+    let mut both = later.clone();
+    both.table.waiters.retain(|waiter| {
         let mut items = waiter.request.items.iter();
         waited.get(&waiter.id).is_some_and(|it| is_same(it, waiter))
             && items
                 .all(|it| earlier.table.settings.get(&it.key) == later.table.settings.get(&it.key))
             && before.get(&waiter.frame) == now.get(&waiter.frame)
-    };
-    let waiters = later.table.waiters.iter().filter(waits_still).cloned().collect();
-    let holds = later.table.holds.iter().filter_map(|hold| {
-        let earlier = held.get(&hold.token).filter(|it| it.frame == hold.frame)?;
-        // The items of a hold can only become fewer.
-        let mut rest = hold.clone();
-        rest.items.retain(|item| earlier.items.iter().any(|it| it.key == item.key));
-        Some(rest).filter(|rest| !rest.items.is_empty())
     });
-    let table = Snapshot { waiters, holds: holds.collect(), ..later.table.clone() };
-    WaitsFound { table, ..later.clone() }
+    both.table.holds.retain_mut(|hold| {
+        let earlier = held.get(&hold.token).filter(|it| it.frame == hold.frame);
+        let was_held =
+            |key: &Key| earlier.is_some_and(|it| it.items.iter().any(|item| item.key == *key));
+        // The items of a hold can only become fewer.
+        hold.items.retain(|item| was_held(&item.key));
+        !hold.items.is_empty()
+    });
+    both
 }
 
 /// The run over nodes to which each frame belongs, and what it claims to be within.

@@ -133,7 +133,15 @@ impl<'a> Driver<'a> {
                 }
             }
             self.settle(host);
-            if self.look(host) {
+            let waits = match self.request.is_nested() {
+                true => self.coordinator.waits(),
+                false => self.coordinator.holds_while_it_waits(),
+            };
+            self.inputs.extend(self.waits_reader.turn(waits, boottime_ms()));
+            if let Some(nodes) = self.waits_reader.news.take() {
+                host.say(News::Note(unread(&nodes)));
+            }
+            if !self.inputs.is_empty() {
                 continue;
             }
             self.wait(host)?;
@@ -141,19 +149,6 @@ impl<'a> Driver<'a> {
                 self.hear(node, host);
             }
         }
-    }
-
-    /// Looks for deadlocks. Returns whether the coordinator must get an input about one.
-    fn look(&mut self, host: &mut dyn Host) -> bool {
-        let waits = match self.request.is_nested() {
-            true => self.coordinator.waits(),
-            false => self.coordinator.holds_while_it_waits(),
-        };
-        self.inputs.extend(self.waits_reader.turn(waits, boottime_ms()));
-        if let Some(nodes) = self.waits_reader.news.take() {
-            host.say(News::Note(unread(&nodes)));
-        }
-        !self.inputs.is_empty()
     }
 
     fn keep(&mut self, host: &mut dyn Host) {

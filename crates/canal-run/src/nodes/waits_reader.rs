@@ -81,7 +81,7 @@ impl<'a> WaitsReader<'a> {
         let nodes = request.nodes.iter().chain(&around.near).cloned().chain(here);
         let runs = [run].into_iter().chain(request.asked.under_run);
         let mut this = Self::around(around, Own::Run(run, &request.asked.command), nodes, runs);
-        this.detector.is(RequestName::Run(run));
+        this.detector.own = Some(RequestName::Run(run));
         this
     }
 
@@ -191,8 +191,8 @@ impl<'a> WaitsReader<'a> {
                     return Some(Input::Surrender);
                 }
                 Next::GiveWay { deadlock: Deadlock { mut ring, .. }, way: Way::Refusal } => {
-                    let own = self.detector.own();
-                    let first = ring.iter().position(|step| Some(step.request) == own);
+                    let is_own = |step: &Step| Some(step.request) == self.detector.own;
+                    let first = ring.iter().position(is_own);
                     ring.rotate_left(first.unwrap_or_default());
                     // The ring is what the last answers of the nodes show.
                     self.cycle = ring.iter().filter_map(|step| self.step(step)).collect();
@@ -293,7 +293,7 @@ impl<'a> WaitsReader<'a> {
             (self.own, &source.member.node.address, &found)
             && let Some(own) = found.request
         {
-            self.detector.is(RequestName::Plain(found.node, own));
+            self.detector.own = Some(RequestName::Plain(found.node, own));
         }
         source.is_read = found.is_some();
         source.last.clone_from(&found);

@@ -4,14 +4,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::client::error::{ClientError, Result};
 use canal_protocol::paths::{Place, Rule};
 use canal_sys::process::exec::lookup;
 use canal_sys::process::user::geteuid;
-use canal_sys::process::{self, startup};
+use canal_sys::process::{self, file_of, startup};
 
 /// This program itself, for [`Options::program`](crate::client::Options::program). A program that
 /// is canal uses it, whatever the name of its file.
@@ -25,17 +24,16 @@ pub(in crate::client) fn find(said: Option<&Path>) -> Result<PathBuf> {
     match said {
         // A newer file may have replaced the file of this program.
         Some(said) if said == Path::new(OWN) => {
-            return Ok(own_paths().find(|path| path.exists()).unwrap_or_else(own_program));
+            Ok(own_paths().find(|path| path.exists()).unwrap_or_else(own_program))
         }
-        Some(said) => return Ok(said.to_owned()),
-        None => {}
+        Some(said) => Ok(said.to_owned()),
+        None => lookup(OsStr::new("canal")).map_err(|not_run| {
+            ClientError::Start(match not_run.is_not_found() {
+                true => "cannot start a daemon: there is no `canal` in PATH".to_owned(),
+                false => format!("cannot start {}: {}", not_run.command.display(), not_run.error),
+            })
+        }),
     }
-    lookup(OsStr::new("canal")).map_err(|not_run| {
-        ClientError::Start(match not_run.is_not_found() {
-            true => "cannot start a daemon: there is no `canal` in PATH".to_owned(),
-            false => format!("cannot start {}: {}", not_run.command.display(), not_run.error),
-        })
-    })
 }
 
 /// This program, by a path that can be executed: [`OWN`], or, without /proc, the path by which the
@@ -73,11 +71,6 @@ pub fn is_on_demand_daemon(pid: u32, said: Option<&Path>) -> bool {
     let mut programs =
         find(said).ok().into_iter().chain(own.then(|| PathBuf::from(OWN))).chain(newest);
     executed.is_some() && programs.any(|path| file_of(&path) == executed)
-}
-
-/// What identifies the file at a path.
-fn file_of(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).map(|it| (it.dev(), it.ino())).ok()
 }
 
 /// The service manager of this machine.
@@ -125,7 +118,7 @@ pub(in crate::client) fn may_start(place: &Place) -> bool {
 /// Whether the directory of a place is a mount, as in a container that uses the daemon of the
 /// machine. A daemon in the container would not see the processes of that machine.
 pub fn is_from_outside(place: &Place) -> bool {
-    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+    let device = |path: &Path| file_of(path).map(|(device, _)| device);
     let devices = (place.dir.parent().and_then(device), device(&place.dir));
     matches!(devices, (Some(above), Some(here)) if above != here)
 }

@@ -44,8 +44,8 @@ pub(crate) struct Connection {
     socket: OwnedFd,
     decoder: Decoder,
     buffer: Vec<u8>,
-    /// The bytes that wait to be written.
-    pending: Vec<u8>,
+    /// The bytes that wait to be written by [`Self::flush`], to which the caller appends messages.
+    pub(crate) pending: Vec<u8>,
     received: Vec<OwnedFd>,
     /// The daemon closed its end before it had received the whole call.
     cut: bool,
@@ -168,11 +168,6 @@ impl Connection {
         Ok(())
     }
 
-    /// The bytes for [`Self::flush`], to which the caller appends messages.
-    pub(crate) fn pending(&mut self) -> &mut Vec<u8> {
-        &mut self.pending
-    }
-
     /// Writes as much as possible without waiting. A later read finds the end of the connection,
     /// after everything that came before it.
     pub(crate) fn flush(&mut self) {
@@ -186,11 +181,6 @@ impl Connection {
         }
         // Releases the memory of a large message.
         self.pending = Vec::new();
-    }
-
-    /// How many bytes wait to be written.
-    pub(crate) fn unsent(&self) -> usize {
-        self.pending.len()
     }
 
     /// The socket with these events to poll, and that there is room if bytes wait to be written.

@@ -64,10 +64,11 @@ pub struct Link {
     /// The standard error of the process.
     errors: Option<File>,
     said: Vec<u8>,
-    heard_at: u64,
+    /// When the other side last sent something, by CLOCK_BOOTTIME in milliseconds.
+    pub heard_at: u64,
     /// Whether the process ends by itself when its input does, after passing on what was sent
-    /// before.
-    ends_by_itself: bool,
+    /// before: then that arrives even if the link is dropped.
+    pub ends_by_itself: bool,
 }
 
 /// The way to reach a node.
@@ -174,7 +175,7 @@ impl Link {
 
     /// The bytes that wait to be written.
     fn pending(&mut self) -> &mut Vec<u8> {
-        self.connection.as_mut().map_or(&mut self.early, Connection::pending)
+        self.connection.as_mut().map_or(&mut self.early, |connection| &mut connection.pending)
     }
 
     /// Sends a sign of life. A bridge answers it with another one.
@@ -189,7 +190,7 @@ impl Link {
             let method = format!("{NODES_INTERFACE}.Identify");
             let _ = self.send(&method, &NoParameters {}, Replies::None);
         } else if let Some(connection) = &mut self.connection {
-            connection.pending().push(0);
+            connection.pending.push(0);
             connection.flush();
         }
     }
@@ -197,11 +198,6 @@ impl Link {
     /// Whether the other side is a daemon of this machine, not a bridge.
     pub fn is_local(&self) -> bool {
         matches!(self.reach, Reach::Here(_))
-    }
-
-    /// When the other side last sent something, by CLOCK_BOOTTIME in milliseconds.
-    pub fn heard_at(&self) -> u64 {
-        self.heard_at
     }
 
     /// The descriptors to poll.
@@ -274,7 +270,7 @@ impl Link {
             Reach::Here(place) if code == Some(0) => match connect_at_once(place) {
                 Ok(Some(socket)) => {
                     let connection = self.connection.insert(Connection::new(socket));
-                    connection.pending().append(&mut self.early);
+                    connection.pending.append(&mut self.early);
                     connection.flush();
                     // This reaps it.
                     let _ = self.process.take().map(|process| ended(process, Reap::Now));
@@ -292,11 +288,6 @@ impl Link {
     /// again soon.
     pub fn is_closing(&self) -> bool {
         self.connection.is_none() && (self.errors.is_none() || !self.is_local())
-    }
-
-    /// Makes sure that what was sent arrives even if the link is dropped.
-    pub fn end_by_itself(&mut self) {
-        self.ends_by_itself = true;
     }
 }
 
