@@ -229,7 +229,12 @@ impl Shared {
                 let at = *ask_at.get_or_insert(now + Fate::pause(sure));
                 if now >= at {
                     ask_at = None;
-                    self.ask(token, sure);
+                    // The present daemon knows what became of a hold whose page has lost its writer.
+                    let mut options = Options::from(Start::Never);
+                    options.limits.idle = (sure / 4).clamp(PAUSE_MIN, ANSWER_MAX);
+                    if let Some(fate) = Fate::ask(&self.place, options, self.tag, token) {
+                        self.lock().page.learn(fate);
+                    }
                     continue;
                 }
                 patience = Some(at - now);
@@ -239,15 +244,6 @@ impl Shared {
                 // No descriptors are left for the wait.
                 Err(_) => self.sleep(&[], Some(PAUSE_MIN)),
             }
-        }
-    }
-
-    /// Asks the present daemon what became of a hold whose page has lost its writer.
-    fn ask(&self, token: u64, sure: Duration) {
-        let mut options = Options::from(Start::Never);
-        options.limits.idle = (sure / 4).clamp(PAUSE_MIN, ANSWER_MAX);
-        if let Some(fate) = Fate::ask(&self.place, options, self.tag, token) {
-            self.lock().page.learn(fate);
         }
     }
 

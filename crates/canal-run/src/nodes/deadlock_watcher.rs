@@ -14,7 +14,7 @@ use nix::unistd::dup2_stderr;
 use canal_lock::client::channel::{End, Received};
 use canal_lock::client::wait_within_run::Found;
 use canal_nodes::Input;
-use canal_protocol::{RunId, Tag};
+use canal_protocol::RunId;
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 use canal_sys::process::child::fork;
@@ -33,14 +33,9 @@ use super::waits_reader::WaitsReader;
 pub fn watch_for_deadlocks(around: &Around, run: RunId) -> io::Result<()> {
     let channel = End(io::stdin().as_fd().try_clone_to_owned()?);
     let Received::Message(tag, _) = channel.receive() else { return Ok(()) };
-    if fork()?.is_none() {
-        look(around, run, tag, &channel);
-        process::exit(0);
+    if fork()?.is_some() {
+        return Ok(());
     }
-    Ok(())
-}
-
-fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
     stand_alone();
     fds::keep_only(&[channel.as_fd()]);
     // This process prints nothing, so no reader of standard error should have to wait for it.
@@ -50,7 +45,7 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
         let found = waits_reader.turn(true, boottime_ms());
         if let Some(Input::Deadlock(message)) = found {
             channel.send(&Found::Deadlock { message, cycle: waits_reader.cycle }, &[]);
-            return;
+            process::exit(0);
         }
         if let Some(nodes) = waits_reader.news.take() {
             channel.send(&Found::Unread(nodes), &[]);
@@ -59,7 +54,7 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
         let own = PollFd::new(channel.as_fd(), PollFlags::POLLIN);
         let _ = sleep(waits_reader.members(), [own], due_ms);
         if let Received::End = channel.receive::<Found>() {
-            return;
+            process::exit(0);
         }
     }
 }

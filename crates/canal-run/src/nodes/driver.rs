@@ -133,7 +133,10 @@ impl<'a> Driver<'a> {
                 }
             }
             self.settle(host);
-            let waits = match self.request.is_nested() {
+            let NodesRequest { asked, under_frame, .. } = self.request;
+            // Whether it is made within a run over nodes, or within a command that canal runs here.
+            let is_nested = asked.under_run.is_some() || under_frame.is_some();
+            let waits = match is_nested {
                 true => self.coordinator.waits(),
                 false => self.coordinator.holds_while_it_waits(),
             };
@@ -187,7 +190,7 @@ impl<'a> Driver<'a> {
         match effect {
             Effect::Node(node, call) => {
                 if let Err(failure) = self.call(node, call) {
-                    self.lose(node, failure);
+                    self.lose(node, failure, PartTrouble::Away);
                 }
             }
             Effect::Start { token, nodes, deadline } => {
@@ -224,16 +227,21 @@ impl<'a> Driver<'a> {
 
     fn call(&mut self, node: usize, call: Call) -> Result<(), NodeFailure> {
         let (request, secret) = (self.request, self.request.secret);
-        let NodeState { id, member, .. } = &mut self.nodes[node];
+        let NodeState { id, member, grants_from, lease: asked, .. } = &mut self.nodes[node];
         match call {
             Call::Connect | Call::Cancel => {
                 // Earlier messages of the node no longer count.
                 self.inputs.retain(|input| !matches!(input, Input::Node(of, _) if *of == node));
-                if call == Call::Connect {
-                    return self.connect(node);
+                let is_met = member.is_open() && !member.reached && *asked == 0;
+                if call == Call::Connect && is_met {
+                    // It was opened to find out its identity.
+                    member.reached = true;
+                    let left_ms = grants_from.map(|at| at.saturating_sub(boottime_ms()));
+                    self.inputs.push_back(Input::Node(node, Event::Reached(left_ms)));
+                    return Ok(());
                 }
                 member.close();
-                Ok(())
+                if call == Call::Connect { member.open(&request.around) } else { Ok(()) }
             }
             Call::Ask(lease, asking) => {
                 (self.nodes[node].lease, self.nodes[node].grant) = (lease, None);
@@ -298,19 +306,6 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn connect(&mut self, node: usize) -> Result<(), NodeFailure> {
-        let state = &mut self.nodes[node];
-        if state.member.is_open() && !state.member.reached && state.lease == 0 {
-            // It was opened to find out its identity.
-            state.member.reached = true;
-            let left_ms = state.grants_from.map(|at| at.saturating_sub(boottime_ms()));
-            self.inputs.push_back(Input::Node(node, Event::Reached(left_ms)));
-            return Ok(());
-        }
-        state.member.close();
-        state.member.open(&self.request.around)
-    }
-
     /// Tells each node at which the request waits why it gives up its place.
     fn abandon(&mut self) {
         for node in &mut self.nodes {
@@ -318,10 +313,10 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn lose(&mut self, node: usize, failure: NodeFailure) {
+    fn lose(&mut self, node: usize, failure: NodeFailure, trouble: fn(String) -> PartTrouble) {
         let state = &mut self.nodes[node];
         state.member.close();
-        state.answer.trouble = Some(PartTrouble::Away(failure.what.clone()));
+        state.answer.trouble = Some(trouble(failure.what.clone()));
         self.inputs.push_back(Input::Node(node, Event::Away(failure)));
     }
 
@@ -335,17 +330,14 @@ impl<'a> Driver<'a> {
                 }
                 Heard::Answer(answer) => {
                     if let Some(refused) = self.refused_part(&answer) {
-                        let trouble = PartTrouble::Refused(refused.what.clone());
-                        self.lose(node, refused);
-                        self.nodes[node].answer.trouble = Some(trouble);
-                        return;
+                        return self.lose(node, refused, PartTrouble::Refused);
                     }
                     self.understand(node, answer, host)
                 }
             };
             match event {
                 Ok(event) => self.inputs.push_back(Input::Node(node, event)),
-                Err(failure) => return self.lose(node, failure),
+                Err(failure) => return self.lose(node, failure, PartTrouble::Away),
             }
         }
     }

@@ -95,11 +95,6 @@ impl NodesRequest {
             secret: handle.secret,
         }
     }
-
-    /// Whether it is made within a run over nodes, or within a command that canal runs here.
-    pub fn is_nested(&self) -> bool {
-        self.asked.under_run.is_some() || self.under_frame.is_some()
-    }
 }
 
 /// The process in which the driver of a coordinator runs.
