@@ -87,8 +87,33 @@ pub fn bridge(
     let (input, daemon) = (Some(input), Some(attach(false)?));
     let (from_client, heard_at) = (Decoder::new(MESSAGE_BYTES_MAX), boottime_ms());
     let (to_client, traffic, passed_at) = Default::default();
-    Bridge { input, output, daemon, from_client, to_client, traffic, heard_at, passed_at }
-        .run(&attach)
+    let mut bridge =
+        Bridge { input, output, daemon, from_client, to_client, traffic, heard_at, passed_at };
+    while !bridge.is_over() {
+        // How long the client may still be silent, or how long its last answers may still take.
+        let is_there = bridge.input.is_some();
+        let most = if is_there { bridge.traffic.silence_ms() } else { LAST_ANSWERS_MS };
+        let left = most.saturating_sub(boottime_ms().saturating_sub(bridge.heard_at));
+        if left == 0 {
+            let silence = stated_ms(bridge.traffic.silence_ms());
+            let silent = || broken(format!("the other side sent nothing for {silence}"));
+            return bridge.input.map_or(Ok(()), |_| Err(silent()));
+        }
+        let [input, daemon, output] = bridge.wait(left.min(SLEEP_MS_MAX))?;
+        // First, so that no call is sent to a daemon that has gone away.
+        if daemon {
+            bridge.read_daemon()?;
+        }
+        if input && !bridge.read_client(&attach)? {
+            bridge.input = None;
+            bridge.heard_at = boottime_ms();
+        }
+        if output && !bridge.write_client()? {
+            // The client no longer reads.
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 /// A new connection, restricted to what `keys` allows.
@@ -137,34 +162,6 @@ struct Bridge<'a> {
 type Attach<'a> = &'a dyn Fn(bool) -> Result<Connection, BridgeError>;
 
 impl Bridge<'_> {
-    fn run(mut self, attach: Attach<'_>) -> Result<(), BridgeError> {
-        while !self.is_over() {
-            // How long the client may still be silent, or how long its last answers may still take.
-            let is_there = self.input.is_some();
-            let most = if is_there { self.traffic.silence_ms() } else { LAST_ANSWERS_MS };
-            let left = most.saturating_sub(boottime_ms().saturating_sub(self.heard_at));
-            if left == 0 {
-                let silence = stated_ms(self.traffic.silence_ms());
-                let silent = || broken(format!("the other side sent nothing for {silence}"));
-                return self.input.map_or(Ok(()), |_| Err(silent()));
-            }
-            let [input, daemon, output] = self.wait(left.min(SLEEP_MS_MAX))?;
-            // First, so that no call is sent to a daemon that has gone away.
-            if daemon {
-                self.read_daemon()?;
-            }
-            if input && !self.read_client(attach)? {
-                self.input = None;
-                self.heard_at = boottime_ms();
-            }
-            if output && !self.write_client()? {
-                // The client no longer reads.
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
     /// Whether nothing remains to be done after the client's end.
     fn is_over(&self) -> bool {
         let owed = self.traffic.only_short_answers_owed() && self.daemon.is_some();

@@ -205,10 +205,10 @@ impl Coordinator {
             };
             let node = &mut self.nodes[at];
             if is_needed && node.connects(turn) {
-                turn.carry_out(Effect::Node(at, Call::Connect));
+                turn.effects.push(Effect::Node(at, Call::Connect));
             } else if matches!(self.phase, Phase::Running) && !is_needed && !node.is_closed() {
                 node.close(turn.now);
-                turn.carry_out(Effect::Node(at, Call::Cancel));
+                turn.effects.push(Effect::Node(at, Call::Cancel));
             }
         }
     }

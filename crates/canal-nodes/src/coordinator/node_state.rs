@@ -78,14 +78,10 @@ impl Turn {
         false
     }
 
-    pub(super) fn carry_out(&mut self, effect: Effect) {
-        self.effects.push(effect);
-    }
-
     /// Calls a node. If it does not answer within `silence_ms`, the coordinator is called again.
     pub(super) fn call(&mut self, node: usize, call: Call, silence_ms: Millis) {
         self.is_past(self.now.saturating_add(silence_ms));
-        self.carry_out(Effect::Node(node, call));
+        self.effects.push(Effect::Node(node, call));
     }
 }
 

@@ -18,7 +18,7 @@ impl Coordinator {
         let now = (held.held, self.members.iter().copied().filter(waits).collect());
         if self.said_held != now {
             self.said_held = now.clone();
-            turn.carry_out(Effect::Say(Change::Held(held, now.1)));
+            turn.effects.push(Effect::Say(Change::Held(held, now.1)));
         }
         let asks = matches!(self.phase, Phase::Collecting(_) | Phase::Counting { .. });
         // Nodes that do not grant yet still answer.
@@ -51,7 +51,7 @@ impl Coordinator {
         let until = new.iter().map(|at| self.nodes[*at].grants_from).max();
         if let Some(until) = until.filter(|_| is_settled && is_news) {
             new.iter().for_each(|at| self.nodes[*at].said_not_yet = true);
-            turn.carry_out(Effect::Say(Change::NotYet(new, until)));
+            turn.effects.push(Effect::Say(Change::NotYet(new, until)));
         }
     }
 
@@ -66,7 +66,7 @@ impl Coordinator {
         };
         let Some(since) = self.nodes[at].silent_since else {
             if self.nodes[at].said_away.take().is_some() {
-                turn.carry_out(Effect::Say(Change::Back(at, self.held())));
+                turn.effects.push(Effect::Say(Change::Back(at, self.held())));
             }
             return;
         };
@@ -78,7 +78,7 @@ impl Coordinator {
             self.nodes[at].said_away = Some(why.clone());
             let (held, stops_at) = (self.held(), self.stops_at());
             let change = Change::Away { node: at, since, why, held, stops_at };
-            turn.carry_out(Effect::Say(change));
+            turn.effects.push(Effect::Say(change));
         }
     }
 

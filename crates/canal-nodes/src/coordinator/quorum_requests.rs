@@ -413,7 +413,7 @@ impl Coordinator {
     pub(super) fn ask_anew(&mut self, turn: &mut Turn, because_of: Option<usize>) {
         self.give_back(turn);
         self.phase = Phase::Collecting(Round { at: 0, since: turn.now });
-        turn.carry_out(Effect::Say(Change::AskedAnew(because_of)));
+        turn.effects.push(Effect::Say(Change::AskedAnew(because_of)));
     }
 
     fn is_granted(&self, at: usize) -> bool {
@@ -468,7 +468,7 @@ impl Coordinator {
         if node.hold.ends_with_connection() {
             node.hold = Hold::Nothing;
             node.close(turn.now);
-            turn.carry_out(Effect::Node(at, Call::Cancel));
+            turn.effects.push(Effect::Node(at, Call::Cancel));
         }
     }
 

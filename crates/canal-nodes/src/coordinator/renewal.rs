@@ -96,19 +96,19 @@ impl Coordinator {
         self.published = Some(deadline.kill_at);
         self.phase = Phase::Running;
         let token = self.token.filter(|_| self.plan.require.is_exclusive());
-        turn.carry_out(Effect::Start { token, nodes: chosen.to_vec(), deadline });
+        turn.effects.push(Effect::Start { token, nodes: chosen.to_vec(), deadline });
     }
 
     pub(super) fn keep_running(&mut self, turn: &mut Turn) -> bool {
         let deadline = self.deadline().filter(|deadline| !turn.is_past(deadline.kill_at));
         let Some(deadline) = deadline else {
             self.phase = Phase::Lost;
-            turn.carry_out(Effect::KillNow);
+            turn.effects.push(Effect::KillNow);
             return true;
         };
         if self.published != Some(deadline.kill_at) {
             self.published = Some(deadline.kill_at);
-            turn.carry_out(Effect::Deadline(deadline));
+            turn.effects.push(Effect::Deadline(deadline));
         }
         for at in 0..self.nodes.len() {
             if !self.members.contains(&at) {
@@ -223,7 +223,7 @@ impl Coordinator {
         }
         if !is_enough {
             self.phase = Phase::Over;
-            turn.carry_out(Effect::End(self.failed_over(owed)));
+            turn.effects.push(Effect::End(self.failed_over(owed)));
             return true;
         }
         // If this process was stopped meanwhile, the answers are too old, and the parts are renewed
@@ -234,7 +234,7 @@ impl Coordinator {
         self.published = Some(deadline.kill_at);
         self.phase = Phase::Running;
         let nodes = self.sure_nodes().collect();
-        turn.carry_out(Effect::Start { token: self.token, nodes, deadline });
+        turn.effects.push(Effect::Start { token: self.token, nodes, deadline });
         true
     }
 
@@ -286,7 +286,7 @@ impl Coordinator {
                 other => other,
             };
             self.phase = Phase::Over;
-            turn.carry_out(Effect::End(outcome));
+            turn.effects.push(Effect::End(outcome));
         }
         is_over
     }

@@ -104,7 +104,7 @@ impl Coordinator {
                     let was_sure = node.sent.is_some();
                     node.gone();
                     if was_sure && matches!(self.phase, Phase::Running) {
-                        turn.carry_out(Effect::Say(Change::Lost(at, self.held())));
+                        turn.effects.push(Effect::Say(Change::Lost(at, self.held())));
                     }
                 }
                 // This is a late answer about an earlier lease.
@@ -179,7 +179,7 @@ impl Coordinator {
             Refusal::Unfit => node.unfit = Some(why),
             // This was a spare: the command runs without it.
             Refusal::OtherList if runs => {
-                turn.carry_out(Effect::Say(Change::OtherList(at, why.what.clone())));
+                turn.effects.push(Effect::Say(Change::OtherList(at, why.what.clone())));
                 node.unfit = Some(why);
             }
             Refusal::Invalid if runs => node.unfit = Some(why),

@@ -72,7 +72,8 @@ pub struct Detector {
     look: Option<Look>,
     /// How many times the nodes were asked, over all looks.
     rounds: u64,
-    looks: u64,
+    /// How many looks are over.
+    pub looks: u64,
     /// How many looks were over when the request began to wait.
     looks_before: u64,
     /// The requests that can give way in the deadlock that the last look showed, and how many
@@ -105,11 +106,6 @@ impl Detector {
             return;
         }
         self.nodes += 1;
-    }
-
-    /// How many looks are over.
-    pub fn looks(&self) -> u64 {
-        self.looks
     }
 
     /// Sets whether the request waits, and so may be part of a deadlock.

@@ -156,10 +156,10 @@ impl<'a> WaitsReader<'a> {
     /// Finds, after each look, the nodes of requests near this one that could not be read. A
     /// deadlock over them is not found.
     fn check_unread(&mut self) {
-        if self.looks == self.detector.looks() {
+        if self.looks == self.detector.looks {
             return;
         }
-        self.looks = self.detector.looks();
+        self.looks = self.detector.looks;
         let named = (0..self.sources.len()).flat_map(|at| self.named_by(at));
         let near: BTreeSet<NodeId> = named.map(|at| at.node).collect();
         let name = |node: NodeId| match self.sources.iter().find(|source| source.is(node)) {
