@@ -118,7 +118,7 @@ pub fn close_except(keep: &[BorrowedFd<'_>]) {
     close_from(next, highest_open);
 }
 
-/// Closes every descriptor from `first` on: with `close_range` (Linux 5.9), if the kernel has it and
+/// Closes every descriptor from `first` on: with `close_range` (Linux 5.9) if the kernel has it and
 /// allows it, otherwise one by one up to `last`. Async-signal-safe if `last` is.
 pub(super) fn close_from(first: u32, last: impl FnOnce() -> u32) {
     // SAFETY: the call takes three integers. `close_except` documents the effect of closing.

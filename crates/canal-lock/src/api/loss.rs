@@ -229,7 +229,7 @@ impl Shared {
                 let at = *ask_at.get_or_insert(now + Fate::pause(sure));
                 if now >= at {
                     ask_at = None;
-                    // The present daemon knows what became of a hold whose page has lost its writer.
+                    // The present daemon knows what became of a hold whose page lost its writer.
                     let mut options = Options::from(Start::Never);
                     options.limits.idle = (sure / 4).clamp(PAUSE_MIN, ANSWER_MAX);
                     if let Some(fate) = Fate::ask(&self.place, options, self.tag, token) {
