@@ -200,7 +200,10 @@ impl Server {
             (PendingCall::ConfirmAt(request), _) => self.confirmed_at(request, &applied),
             // The table is the same whether the change had an effect or found nothing to do, so the
             // result is unknown.
-            (_, None) => {
+            (
+                PendingCall::Release(_) | PendingCall::Resize(_) | PendingCall::Prioritize(..),
+                None,
+            ) => {
                 let message =
                     "the change reached the engine, but the daemon could not follow its result";
                 Err(Failure::new(ErrorName::EngineAway, message)

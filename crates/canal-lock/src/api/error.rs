@@ -62,7 +62,9 @@ impl Error {
             | ClientError::Abandoned
             | ClientError::HeldAtOwnDaemon { .. }
             | ClientError::Place(_) => ErrorKind::Unreachable,
-            _ => ErrorKind::Other,
+            ClientError::Io(_) | ClientError::UnknownError { .. } | ClientError::Protocol(_) => {
+                ErrorKind::Other
+            }
         }
     }
 
@@ -131,7 +133,16 @@ fn kind_of(failure: &Failure) -> ErrorKind {
         ErrorName::NotHeld | ErrorName::LeaseLost | ErrorName::UnknownTag | ErrorName::Gone => {
             ErrorKind::Lost
         }
-        _ => ErrorKind::Other,
+        ErrorName::OwnerGone
+        | ErrorName::Malformed
+        | ErrorName::Unsupported
+        | ErrorName::SupervisorRequired
+        | ErrorName::BadConfiguration
+        | ErrorName::NotExclusive
+        | ErrorName::NodeListDiffers
+        | ErrorName::NotLasting
+        | ErrorName::TokenTaken
+        | ErrorName::Fault => ErrorKind::Other,
     }
 }
 

@@ -60,8 +60,8 @@ pub enum Next {
 /// Looks for deadlocks on behalf of one waiting request.
 #[derive(Clone, Debug, Default)]
 pub struct Detector {
-    /// The name of the request; `None` until it is known.
-    pub own: Option<RequestName>,
+    /// `None` until it is known.
+    own: Option<RequestName>,
     /// The runs and frames that each look asks about first.
     first_named: Named,
     /// The number of nodes that are asked.
@@ -72,8 +72,7 @@ pub struct Detector {
     look: Option<Look>,
     /// How many times the nodes were asked, over all looks.
     rounds: u64,
-    /// How many looks are over.
-    pub looks: u64,
+    looks: u64,
     /// How many looks were over when the request began to wait.
     looks_before: u64,
     /// The requests that can give way in the deadlock that the last look showed, and how many
@@ -99,6 +98,16 @@ impl Detector {
         Self { first_named, nodes, ..Self::default() }
     }
 
+    /// Sets the name of the request, as soon as it is known.
+    pub fn is(&mut self, own: RequestName) {
+        self.own = Some(own);
+    }
+
+    /// The name of the request, if it is known.
+    pub fn own(&self) -> Option<RequestName> {
+        self.own
+    }
+
     /// Adds a node that can be asked. A look in progress asks it, too.
     pub fn add_node(&mut self) {
         #[cfg(test)]
@@ -106,6 +115,11 @@ impl Detector {
             return;
         }
         self.nodes += 1;
+    }
+
+    /// How many looks are over.
+    pub fn looks(&self) -> u64 {
+        self.looks
     }
 
     /// Sets whether the request waits, and so may be part of a deadlock.

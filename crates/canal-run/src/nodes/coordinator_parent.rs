@@ -112,7 +112,7 @@ impl OverNodes {
         self.coordinator = None;
         let child = self.to_child.take();
         let Self { request, writer, takeover, .. } = self;
-        let mut keep = vec![theirs.as_fd(), takeover.0.as_fd()];
+        let mut keep = vec![theirs.as_fd(), takeover.descriptor()];
         keep.extend(writer.descriptors());
         keep.extend(child.as_ref().map(AsFd::as_fd));
         keep.extend(command.as_ref().map(AsFd::as_fd));
@@ -138,7 +138,7 @@ impl OverNodes {
         let coordinator = self.coordinator.iter().map(|(_, channel)| channel.as_fd());
         coordinator
             .chain(self.to_child.as_ref().map(AsFd::as_fd))
-            .chain([self.takeover.0.as_fd()])
+            .chain([self.takeover.descriptor()])
             .chain(self.writer.descriptors())
     }
 

@@ -177,7 +177,7 @@ impl Member {
 
     /// When the node last sent something, by CLOCK_BOOTTIME, if the connection is open.
     pub(super) fn heard_at(&self) -> Option<u64> {
-        self.link.as_ref().map(|link| link.heard_at)
+        self.link.as_ref().map(Link::heard_at)
     }
 
     /// Sends the node the state of the whole request to show. No answer follows, and the message
@@ -193,7 +193,7 @@ impl Member {
         let waits = self.calls.iter().any(|call| call.kind == Kind::Collect);
         if let Some(link) = self.link.as_mut().filter(|_| waits) {
             let _ = link.send(&format!("{INTERFACE}.Abandon"), &RequestTag { tag }, Replies::None);
-            link.ends_by_itself = true;
+            link.end_by_itself();
         }
     }
 
@@ -281,7 +281,7 @@ impl Member {
             // time.
             let asked_in_time = since(self.beaten_at) < 3 * beat_ms;
             let link = self.link.as_mut()?;
-            if asked_in_time && since(link.heard_at) > SILENCE_MS.max(2 * beat_ms) {
+            if asked_in_time && since(link.heard_at()) > SILENCE_MS.max(2 * beat_ms) {
                 return Some("no data on the connection");
             }
             link.beat();

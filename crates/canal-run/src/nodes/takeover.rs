@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -21,7 +22,7 @@ const COPY_BYTES: u64 = 1 << 20;
 
 /// The shared memory: the number of the last whole copy, and two copies, of which that is one.
 #[derive(Debug)]
-pub(super) struct Takeover(pub(super) File);
+pub(super) struct Takeover(File);
 
 /// The state that another coordinator left behind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +39,10 @@ impl Takeover {
     /// Creates empty memory (memfd_create, Linux 3.17).
     pub(super) fn create() -> io::Result<Self> {
         Ok(Self(memfd_create("canal-takeover", MFdFlags::MFD_CLOEXEC)?.into()))
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Saves the state that another coordinator needs. The previous copy stays until this one is

@@ -81,7 +81,7 @@ impl<'a> WaitsReader<'a> {
         let nodes = request.nodes.iter().chain(&around.near).cloned().chain(here);
         let runs = [run].into_iter().chain(request.asked.under_run);
         let mut this = Self::around(around, Own::Run(run, &request.asked.command), nodes, runs);
-        this.detector.own = Some(RequestName::Run(run));
+        this.detector.is(RequestName::Run(run));
         this
     }
 
@@ -156,10 +156,10 @@ impl<'a> WaitsReader<'a> {
     /// Finds, after each look, the nodes of requests near this one that could not be read. A
     /// deadlock over them is not found.
     fn check_unread(&mut self) {
-        if self.looks == self.detector.looks {
+        if self.looks == self.detector.looks() {
             return;
         }
-        self.looks = self.detector.looks;
+        self.looks = self.detector.looks();
         let named = (0..self.sources.len()).flat_map(|at| self.named_by(at));
         let near: BTreeSet<NodeId> = named.map(|at| at.node).collect();
         let name = |node: NodeId| match self.sources.iter().find(|source| source.is(node)) {
@@ -191,7 +191,7 @@ impl<'a> WaitsReader<'a> {
                     return Some(Input::Surrender);
                 }
                 Next::GiveWay { deadlock: Deadlock { mut ring, .. }, way: Way::Refusal } => {
-                    let is_own = |step: &Step| Some(step.request) == self.detector.own;
+                    let is_own = |step: &Step| Some(step.request) == self.detector.own();
                     let first = ring.iter().position(is_own);
                     ring.rotate_left(first.unwrap_or_default());
                     // The ring is what the last answers of the nodes show.
@@ -293,7 +293,7 @@ impl<'a> WaitsReader<'a> {
             (self.own, &source.member.node.address, &found)
             && let Some(own) = found.request
         {
-            self.detector.own = Some(RequestName::Plain(found.node, own));
+            self.detector.is(RequestName::Plain(found.node, own));
         }
         source.is_read = found.is_some();
         source.last.clone_from(&found);

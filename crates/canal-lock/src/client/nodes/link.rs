@@ -64,11 +64,10 @@ pub struct Link {
     /// The standard error of the process.
     errors: Option<File>,
     said: Vec<u8>,
-    /// When the other side last sent something, by CLOCK_BOOTTIME in milliseconds.
-    pub heard_at: u64,
+    heard_at: u64,
     /// Whether the process ends by itself when its input does, after passing on what was sent
-    /// before: then that arrives even if the link is dropped.
-    pub ends_by_itself: bool,
+    /// before.
+    ends_by_itself: bool,
 }
 
 /// The way to reach a node.
@@ -200,6 +199,11 @@ impl Link {
         matches!(self.reach, Reach::Here(_))
     }
 
+    /// When the other side last sent something, by CLOCK_BOOTTIME in milliseconds.
+    pub fn heard_at(&self) -> u64 {
+        self.heard_at
+    }
+
     /// The descriptors to poll.
     pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
         let socket = self.connection.as_ref().map(|it| it.polled(PollFlags::POLLIN));
@@ -288,6 +292,11 @@ impl Link {
     /// again soon.
     pub fn is_closing(&self) -> bool {
         self.connection.is_none() && (self.errors.is_none() || !self.is_local())
+    }
+
+    /// Makes sure that what was sent arrives even if the link is dropped.
+    pub fn end_by_itself(&mut self) {
+        self.ends_by_itself = true;
     }
 }
 

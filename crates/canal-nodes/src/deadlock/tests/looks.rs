@@ -143,7 +143,7 @@ impl Scene {
         });
         let begin = || Detector::new(Named::default(), reads.len());
         let detector = self.detectors.entry(id).or_insert_with(begin);
-        detector.own = Some(own);
+        detector.is(own);
         detector.waits(true, self.now);
         match detector.next(self.now) {
             Next::Rest(_) => {}
