@@ -7,7 +7,7 @@
 use nix::sys::signal::Signal;
 
 use canal_lock::client::hold_monitor::LostHold;
-use canal_sys::process::exec::NotRun;
+use canal_sys::process::find_command::NotRun;
 use canal_sys::signals;
 
 /// The exit code for success.

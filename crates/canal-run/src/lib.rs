@@ -9,9 +9,9 @@
 
 mod adopted_processes;
 mod become_command;
+mod command;
 mod exit_code;
 mod fate_query;
-mod find_command;
 pub mod job_files;
 pub mod makeflags;
 pub mod nodes;
@@ -19,9 +19,9 @@ mod signals_passed_on;
 mod supervise;
 
 pub use become_command::{Asked, ChildChannel, NotBegun, Taken, TakenFromNodes, become_command};
-pub use canal_sys::process::exec::NotRun;
+pub use canal_sys::process::find_command::NotRun;
+pub use command::Command;
 pub use exit_code::{Ended, OwnCode, SUCCESS};
-pub use find_command::Command;
 pub use supervise::{KILL_AFTER_DEFAULT, Limits, SupervisorHooks, supervise};
 
 /// Keeps the tests apart from the user's environment and processes.

@@ -13,7 +13,7 @@ use nix::unistd::{AccessFlags, access};
 use canal_lock::client::JobserverEnds;
 use canal_lock::client::command_environment::Variables;
 use canal_sys::fds;
-use canal_sys::process::exec::lookup;
+use canal_sys::process::find_command::lookup;
 
 use super::Command;
 

@@ -24,7 +24,7 @@ use crate::client::{Client, OWN, ServiceManager, Start};
 use crate::daemon::{PACKAGED_CONFIG, first_start_statement};
 use crate::protocol::StatusQuery;
 use crate::protocol::paths::{MACHINE_CONFIG, MachineUid, Place, Rule, SHARED_DIR};
-use crate::sys::process::exec::lookup;
+use crate::sys::process::find_command::lookup;
 use crate::sys::process::user::{geteuid, lstat};
 
 pub(crate) fn run(args: &SetupArgs) -> Result {

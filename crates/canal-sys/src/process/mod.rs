@@ -8,6 +8,7 @@ pub mod child;
 pub mod detach;
 mod details;
 pub mod exec;
+pub mod find_command;
 mod identity;
 pub mod startup;
 mod state;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::client::error::{ClientError, Result};
 use canal_protocol::paths::{Place, Rule};
-use canal_sys::process::exec::lookup;
+use canal_sys::process::find_command::lookup;
 use canal_sys::process::user::geteuid;
 use canal_sys::process::{self, file_of, startup};
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-use canal_sys::process::exec::{NotRun, lookup};
+use canal_sys::process::find_command::{NotRun, lookup};
 
 /// A command whose file was found before the request is sent, so that a mistyped command fails at
 /// once instead of after the wait.
