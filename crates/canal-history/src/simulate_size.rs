@@ -4,7 +4,7 @@
 //! predict that people would send requests at other times if they waited less.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use canal_protocol::{HistoryLengths, HistorySlotsRow};
 
@@ -49,6 +49,14 @@ impl Slots {
         }
         Some(self.served_ms)
     }
+}
+
+/// The numbers of slots to try: the current one, one and two less and more, and twice as many.
+pub(crate) fn sizes_to_try(present: u64) -> BTreeSet<u64> {
+    let less = (1..=2).map(|n| present.saturating_sub(n));
+    let more = (0..=2).map(|n| present.saturating_add(n));
+    let all = less.chain(more).chain([present.saturating_mul(2)]);
+    all.filter(|slots| *slots > 0).collect()
 }
 
 /// How long each of these requests would have waited for a lock of this size, the earliest request

@@ -8,7 +8,7 @@ use super::file_format::Frames;
 use super::histogram::{Bins, Histogram};
 use super::record::Record;
 use super::search::Query;
-use super::simulate_size::{Arrival, replay};
+use super::simulate_size::{Arrival, replay, sizes_to_try};
 use super::store::Store;
 use super::timeline::Timeline;
 use canal_core::Mode;
@@ -193,7 +193,7 @@ impl Tally {
         }
     }
 
-    /// The numbers of slots to try: the current one, one and two less and more, and twice as many.
+    /// The numbers of slots to try for the key that the query names.
     fn sizes(&mut self) -> BTreeSet<u64> {
         let Some(key) = &self.query.key else { return BTreeSet::new() };
         let of = self.counts.keys.get(key);
@@ -206,10 +206,7 @@ impl Tally {
         }
         let (key, requests) = (key.clone(), self.arrivals.len() as u64);
         self.counts.slots = Some(HistorySlots { key, present, requests, more, rows: Vec::new() });
-        let less = (1..=2).map(|n| present.saturating_sub(n));
-        let more = (0..=2).map(|n| present.saturating_add(n));
-        let all = less.chain(more).chain([present.saturating_mul(2)]);
-        all.filter(|slots| *slots > 0).collect()
+        sizes_to_try(present)
     }
 
     fn count(&mut self, record: &Record<'_>) {

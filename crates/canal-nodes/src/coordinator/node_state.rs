@@ -9,9 +9,6 @@ use crate::{Asking, Call, Effect, Millis, Refusal};
 /// How long a node may be silent while it is needed, in milliseconds.
 pub(super) const SILENCE_MS: Millis = 5_000;
 
-/// The same while enough others answer: then it is passed over.
-pub(super) const PASS_OVER_MS: Millis = 1_000;
-
 /// How long to try to reach nodes without which nothing can be done.
 pub(super) const PATIENCE_MS: Millis = 3 * SILENCE_MS;
 

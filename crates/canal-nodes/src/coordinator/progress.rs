@@ -1,6 +1,7 @@
 //! Reports each change once.
 
-use super::node_state::{Hold, PASS_OVER_MS, SILENCE_MS, Turn};
+use super::node_state::{Hold, SILENCE_MS, Turn};
+use super::quorum_requests::PASS_OVER_MS;
 use super::{Coordinator, Phase};
 use crate::{Change, Effect, Held, Millis};
 

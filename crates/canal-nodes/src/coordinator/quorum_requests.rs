@@ -10,9 +10,13 @@
 use canal_core::{CONFIRMED_TOKEN_MAX, Token};
 use canal_protocol::NodeFailure;
 
-use super::node_state::{Hold, Node, PASS_OVER_MS, SILENCE_MS, Turn};
+use super::node_state::{Hold, Node, SILENCE_MS, Turn};
 use super::{Coordinator, Phase, Round};
 use crate::{Asking, Call, Change, Effect, Millis, Outcome, Refusal, Require};
+
+/// How long a node may be silent, in milliseconds, before a request passes over it because enough
+/// others answer.
+pub(super) const PASS_OVER_MS: Millis = 1_000;
 
 /// The state of the node whose turn it is.
 enum Step {
