@@ -10,7 +10,7 @@ use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
 use crate::cli::arguments::request::{
     ProgressArg, RequestArgs, WaitArgs, inherited, not_believed, not_new,
 };
-use crate::cli::end_processes::end_superseded;
+use crate::cli::kill_and_supersede::end_superseded;
 use crate::cli::node_list::{around, listed, near, of_lease};
 use crate::cli::progress::Waiting;
 use crate::cli::wording::holders_and_waiters;

@@ -6,8 +6,8 @@
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
-use crate::cli::end_processes::{Ending, Left, endings, ends, name, refusal, sent, wait_for};
 use crate::cli::find_job::look_up;
+use crate::cli::kill_and_supersede::{Ending, Left, endings, ends, name, refusal, sent, wait_for};
 use crate::cli::output::stderr::confirm;
 use crate::cli::wording::holders_and_waiters::{clause, party};
 use crate::cli::{

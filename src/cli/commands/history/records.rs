@@ -7,8 +7,8 @@ use itertools::Itertools as _;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::cli::end_processes;
 use crate::cli::find_job::{add_numbers_of_ended, look_up};
+use crate::cli::kill_and_supersede;
 use crate::cli::output::columns::{NOTE, PLAIN, Page, print, table};
 use crate::cli::{
     HistoryArgs, Now, Result, Target, command_line, millis, plural, sanitize, short, stdout,
@@ -152,7 +152,7 @@ fn how(record: &HistoryRecord) -> String {
         (Some(status), ..) => format!("exit {status}"),
         (_, Some(signal), _) => {
             let what = if is_over { MAX_RUN } else { KILLED };
-            let known = Signal::try_from(i32::from(signal)).map(end_processes::name);
+            let known = Signal::try_from(i32::from(signal)).map(kill_and_supersede::name);
             format!("{what}: {}", known.map_or_else(|_| signal.to_string(), str::to_owned))
         }
         (_, _, "ended") if record.held_ms.is_none() => "gave up".to_owned(),

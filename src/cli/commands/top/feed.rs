@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use crate::cli::commands::history::records;
 use crate::cli::commands::status::completed;
 use crate::cli::commands::{kill, release, resize};
-use crate::cli::end_processes::{self, Ending};
+use crate::cli::kill_and_supersede::{self, Ending};
 use crate::cli::{Failed, Now, Result, Target};
 use crate::client::{Client, Watch};
 use crate::protocol::{
@@ -185,9 +185,9 @@ impl Ask {
                     )
                     .hint("end it with `canal kill --pid PID`"),
                 })?;
-                end_processes::refusal(&target)?;
+                kill_and_supersede::refusal(&target)?;
                 let line = kill::line(&target, &now);
-                let question = format!("send {} to {line}?", end_processes::name(SIGNAL));
+                let question = format!("send {} to {line}?", kill_and_supersede::name(SIGNAL));
                 Answer::Question(question, Self::Kill(Box::new(target)))
             }
             Self::Release { token } => {
@@ -198,7 +198,7 @@ impl Ask {
                 let refused = Ending::find(client, target)?.signal(client, SIGNAL)?;
                 match refused.first() {
                     Some(refused) => Answer::Failed(Failed::new(refused.as_str())),
-                    None => Answer::Done(end_processes::sent(target, SIGNAL)),
+                    None => Answer::Done(kill_and_supersede::sent(target, SIGNAL)),
                 }
             }
             Self::Resize(asked) => {
