@@ -105,7 +105,7 @@ fn long_lists_of_blockers_are_cut_and_count_the_rest() {
     let _writer = ask(&daemon, &writer, request(99, write("a")));
     daemon.until_use("a", 0, 1);
     let told = waits(&daemon, "Graph", json!({}));
-    assert_eq!(told.waits[0].blockers.len(), canal::protocol::BLOCKERS_SHOWN_MAX);
+    assert_eq!(told.waits[0].blockers.len(), 20);
     assert_eq!(told.waits[0].blockers_left_out, 5);
 }
 

@@ -351,15 +351,12 @@ pub struct WaitInfo {
     pub since: String,
     /// Why it waits, in one clause.
     pub reason: String,
-    /// Its blockers; at most [`BLOCKERS_SHOWN_MAX`].
+    /// Its first blockers.
     pub blockers: Vec<BlockerInfo>,
     /// The number omitted.
     #[serde(default, skip_serializing_if = "is_default")]
     pub blockers_left_out: u64,
 }
-
-/// The most blockers that a [`WaitInfo`] names.
-pub const BLOCKERS_SHOWN_MAX: usize = 20;
 
 /// A holder or waiter that blocks a waiting request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

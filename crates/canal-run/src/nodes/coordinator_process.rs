@@ -26,8 +26,8 @@ use canal_sys::deadline_page::{Deadline, State, Why, Writer};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::signals;
 
+use super::connect_and_identify::{self, NodeState};
 use super::driver::Driver;
-use super::identify_nodes::{self, NodeState};
 use super::node_wording;
 use super::nodes_request::{
     BeforeStart, Ending, Host, News, NodesRequest, NotHeld, PartAnswer, Purpose, Start,
@@ -81,7 +81,7 @@ impl CoordinatorProcess<'_> {
                 // A request that is made again names its enclosing run, but no frame.
                 ((known.collect(), None), Some((checkpoint, task)))
             }
-            None => match identify_nodes::meet(request, self) {
+            None => match connect_and_identify::meet(request, self) {
                 Ok(met) => (met, None),
                 Err(failure) => return self.not_held(failure.map(fault)),
             },

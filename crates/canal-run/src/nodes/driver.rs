@@ -19,7 +19,7 @@ use canal_protocol::{
 };
 use canal_sys::clock::boottime_ms;
 
-use super::identify_nodes::NodeState;
+use super::connect_and_identify::NodeState;
 use super::node_connection::{Answer, Heard, Kind, sleep, unexpected};
 use super::node_wording::{news, unread};
 use super::nodes_request::{

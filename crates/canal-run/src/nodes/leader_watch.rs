@@ -13,7 +13,7 @@ use canal_nodes::leader_by_majority::{Claim, Verdict, judge};
 use canal_protocol::{ErrorName, HolderInfo, Leader, LeaderQuery, Node, NodeFailure, NodeId};
 use canal_sys::clock::boottime_ms;
 
-use super::identify_nodes::one_daemon;
+use super::connect_and_identify::one_daemon;
 use super::node_connection::{Answer, Heard, Kind, Member, sleep};
 use super::nodes_request::Around;
 

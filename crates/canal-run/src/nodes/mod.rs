@@ -17,11 +17,11 @@
 //!
 //! [`canal_nodes`] makes all decisions about the lock; `driver` carries them out.
 
+mod connect_and_identify;
 mod coordinator_parent;
 mod coordinator_process;
 mod deadlock_watcher;
 mod driver;
-mod identify_nodes;
 mod leader_watch;
 mod node_connection;
 mod node_wording;

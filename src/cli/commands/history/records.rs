@@ -40,10 +40,10 @@ pub(crate) fn run(args: &HistoryArgs, target: &Target) -> Result {
     print(&page(&found.records, found.dropped, &Now::here()))
 }
 
-/// Asks for the latest records of a key and of the keys below it.
-pub(crate) fn of_key(client: &mut Client, key: &str) -> Result<HistoryPage> {
+/// Asks for the latest `count` records of a key and of the keys below it.
+pub(crate) fn of_key(client: &mut Client, key: &str, count: u64) -> Result<HistoryPage> {
     let query = HistoryQuery { key: Some(key.to_owned()), ..HistoryQuery::default() };
-    ask_all(client, query, SHOWN)
+    ask_all(client, query, count)
 }
 
 /// Asks for one page after the other until there are as many records as requested. Returns them all

@@ -115,6 +115,9 @@ fn answer(target: &Target, asks: &Receiver<Ask>, tell: impl Fn(News) -> bool) {
     }
 }
 
+/// How many records of a key its chart shows.
+const RECORDS_IN_CHART: u64 = 50;
+
 /// The signal of `k`, the same as that of `canal kill`.
 pub(super) const SIGNAL: Signal = Signal::SIGTERM;
 
@@ -166,7 +169,9 @@ impl Ask {
         let now = Now::here();
         Ok(match self {
             Self::Chain(target) => Answer::Chain(client.why(target)?),
-            Self::History { key } => Answer::History(records::of_key(client, key)?),
+            Self::History { key } => {
+                Answer::History(records::of_key(client, key, RECORDS_IN_CHART)?)
+            }
             Self::WouldRelease { token } => {
                 let held = client.would_release(&of_token(*token))?;
                 let lines = release::lines(&held, "break the hold on", "by");

@@ -8,7 +8,7 @@ mod leases;
 mod nodes;
 mod priority;
 mod reattach;
-mod refuse;
+mod refuse_or_defer;
 mod release;
 mod reports;
 mod resize;

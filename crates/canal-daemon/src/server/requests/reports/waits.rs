@@ -10,12 +10,13 @@ use crate::view::visible_table::{Shown, competing, held_item, mode_of};
 use crate::waiters::Open;
 use crate::wording::{self, ABOUT_TO_BE_GRANTED, bad, pid_of, time};
 use canal_core::{By, FrameId, Key, Mode, RequestId, Table, UnixMillis, WaitFor, WaiterState};
-use canal_protocol::{
-    BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, Failure, PartyInfo, WaitInfo, Waits, WhyQuery,
-};
+use canal_protocol::{BlockerInfo, CycleStepInfo, Failure, PartyInfo, WaitInfo, Waits, WhyQuery};
 
 /// The most waiting requests that a report lists with their blockers.
 const WAITS_SHOWN_MAX: usize = 1000;
+
+/// The most blockers that a report names for a waiting request.
+const BLOCKERS_SHOWN_MAX: usize = 20;
 
 /// The approximate maximum number of blockers of waiting requests that are examined for such a
 /// report.
