@@ -34,7 +34,6 @@ pub struct HistoryPage {
     pub before: Option<u64>,
     /// The number of records that the daemon has dropped since it started, because too many came at
     /// once or its files could not be written.
-    #[serde(default)]
     pub dropped: u64,
 }
 
@@ -48,7 +47,6 @@ pub struct HistoryRecord {
     /// When it ended, RFC 3339 UTC.
     pub ended: String,
     /// When it ended, in milliseconds since 1970 UTC.
-    #[serde(default)]
     pub ended_ms: u64,
     /// How it ended: `released`, `ended`, `expired`, `forced`, `lost`, `reboot`, `withdrawn`,
     /// `abandoned`, `timeout`, `killed`, `max-run`, `full`, `paused`, `max-waiting`, `superseded`,
@@ -122,23 +120,17 @@ pub struct HistoryStats {
     /// first.
     pub commands: Vec<HistoryCount>,
     /// How often waits of some lengths occurred, the shortest first.
-    #[serde(default)]
     pub wait_bins: Vec<HistoryBin>,
     /// How often holds of some lengths occurred, the shortest first.
-    #[serde(default)]
     pub hold_bins: Vec<HistoryBin>,
     /// The use of each key over time: first the key of the query, then those with the most use.
-    #[serde(default)]
     pub keys: Vec<HistoryKeyUse>,
     /// How long the requests for the key of the query would have waited with another number of
     /// slots; null if none of its slots were granted.
-    #[serde(default)]
     pub slots: Option<HistorySlots>,
     /// Whether there are more users, commands or keys.
-    #[serde(default)]
     pub left_out: bool,
     /// The number of dropped records, as in [`HistoryPage`].
-    #[serde(default)]
     pub dropped: u64,
 }
 
@@ -228,7 +220,6 @@ pub struct HistorySlots {
     /// The number of replayed requests: those that were granted, at most the latest 10,000.
     pub requests: u64,
     /// Whether there were more.
-    #[serde(default)]
     pub more: bool,
     /// The simulated waits; fewer slots first.
     pub rows: Vec<HistorySlotsRow>,
@@ -242,7 +233,6 @@ pub struct HistorySlotsRow {
     /// The waits.
     pub waits: HistoryLengths,
     /// The number of requests for more slots than that.
-    #[serde(default)]
     pub unfit: u64,
 }
 
@@ -254,7 +244,6 @@ pub struct HistoryItem {
     /// The mode.
     pub mode: Mode,
     /// The number of slots; 0 for a read or a write.
-    #[serde(default)]
     pub count: u64,
     /// The numbers of its slots, as ranges: `0-3,7`. Null if it was never granted, or shared the
     /// slots of another hold.

@@ -46,7 +46,6 @@ pub struct SettingChange {
     /// The new value; null without one.
     pub now: Option<String>,
     /// Whether it takes effect only after a restart of the daemon.
-    #[serde(default)]
     pub restart: bool,
 }
 
@@ -148,7 +147,6 @@ pub struct Resized {
     /// The view that is now stored.
     pub now: Option<String>,
     /// Whether the key is now paused.
-    #[serde(default)]
     pub paused: bool,
     /// The buckets that are now out of service; for the slots kind, the slots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

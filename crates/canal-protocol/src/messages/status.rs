@@ -428,6 +428,5 @@ pub struct Leader {
     pub leader: Option<HolderInfo>,
     /// Whether this may be out of date: the daemon works over an engine and does not receive the
     /// other hosts' changes. Without a leader: whether the daemon knows none because of that.
-    #[serde(default)]
     pub stale: bool,
 }
