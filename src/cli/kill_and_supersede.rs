@@ -13,13 +13,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use itertools::Itertools as _;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use crate::cli::wording::holders_and_waiters::{self, party, short_command};
 use crate::cli::{Failed, Length, Result, Target, stated, stderr, user_name};
 use crate::client::{Client, ClientError, OWN, is_on_demand_daemon};
 use crate::protocol::{ErrorName, Kill, KillTarget, KillTargets, Tag, WouldKill};
+use crate::sys::fds::wait_readable;
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::{self, add_descendants, add_orphans_of_group, uid_of};
 
@@ -171,9 +171,8 @@ fn wait(endings: &mut [Ending<'_>], time: Option<Duration>) -> bool {
             return false;
         }
         let pause = until.map_or(LOOK, |until| (until - now).min(LOOK));
-        let pause = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
         // If the wait is interrupted, it is merely shorter.
-        let _ = poll(&mut [PollFd::new(first.as_fd(), PollFlags::POLLIN)], pause);
+        let _ = wait_readable([first.as_fd()], Some(pause));
         endings.iter_mut().for_each(Ending::look);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use canal::client::Fate;
 use canal::client::hold_monitor::LostHold;
 use canal::protocol::OnLost;
+use canal::run::nodes::Line;
 use canal::run::{ChildChannel, Limits, OwnCode, SupervisorHooks, supervise};
 use canal::sys::deadline_page::Reader;
 use canal::sys::fds;
@@ -27,15 +28,19 @@ pub(crate) const CANAL: &str = env!("CARGO_BIN_EXE_canal");
 struct Nobody;
 
 impl SupervisorHooks for Nobody {
-    fn lost(&mut self, lost: &LostHold) {
+    fn can_be_lost(&self) -> bool {
+        false
+    }
+
+    fn lost(&self, lost: &LostHold) {
         eprintln!("lost token {}", lost.token);
     }
 
-    fn overrun(&mut self) {
+    fn overrun(&self) {
         eprintln!("overran");
     }
 
-    fn refused(&mut self, refused: &SignalRefused) {
+    fn refused(&self, refused: &SignalRefused) {
         eprintln!("{refused}");
     }
 
@@ -43,9 +48,17 @@ impl SupervisorHooks for Nobody {
         canal::client::is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(CANAL)))
     }
 
+    fn ended(&self) {}
+
     fn ask(&self, _token: u64) -> Option<Fate> {
         None
     }
+
+    fn kept(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn say(&self, _line: &Line) {}
 }
 
 /// Runs the supervisor with the options `--max-run MS`, `--kill-after MS`, `--with-children`,
@@ -84,7 +97,7 @@ pub(crate) fn play(arguments: &[String]) -> u8 {
             None => become_shell(child_channel, limits.with_children, page.as_ref(), script),
         }
     };
-    match supervise(&limits, &mut Nobody, None, child) {
+    match supervise(&limits, &Nobody, None, child) {
         Ok(ended) => ended.pass_on(),
         Err(error) => {
             eprintln!("stay: {error}");

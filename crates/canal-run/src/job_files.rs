@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use canal_protocol::Tag;
 use canal_protocol::paths::Place;
 use canal_sys::clock::unix_ms;
-use canal_sys::private_dir::remove_if_there;
+use canal_sys::private_dir::{if_there, remove_if_there};
 
 const RECORD: &str = "job";
 const LOG: &str = "log";
@@ -153,12 +153,8 @@ impl Folder {
     }
 
     fn records(&self) -> io::Result<Vec<PathBuf>> {
-        let entries = match fs::read_dir(&self.0) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let paths = entries.flatten().map(|entry| entry.path());
+        let entries = if_there(fs::read_dir(&self.0))?.into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
         Ok(paths.filter(|path| path.extension().is_some_and(|it| it == RECORD)).collect())
     }
 
@@ -232,11 +228,8 @@ pub struct Record {
 impl Record {
     /// Reads a record; `None` if there is none.
     fn read(path: &Path) -> io::Result<Option<Self>> {
-        match File::open(path) {
-            Ok(file) => Ok(Some(Self { job: read(&file)?, file })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let file = if_there(File::open(path))?;
+        file.map(|file| Ok(Self { job: read(&file)?, file })).transpose()
     }
 
     /// Waits until the supervisor has ended, and reads the record again.

@@ -17,7 +17,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::Signal::{self, SIGCHLD, SIGCONT, SIGKILL, SIGTERM};
 use nix::sys::signal::{SigSet, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -62,40 +61,36 @@ pub struct Limits {
 /// The supervisor's calls to its caller while the command runs.
 pub trait SupervisorHooks {
     /// Whether it is already known that the hold can be lost.
-    fn can_be_lost(&self) -> bool {
-        false
-    }
+    fn can_be_lost(&self) -> bool;
 
     /// Reports that the lock is lost, or may be lost from now on. Called once for each loss, before
     /// the supervisor acts on the command.
-    fn lost(&mut self, lost: &LostHold);
+    fn lost(&self, lost: &LostHold);
 
     /// Reports that the kernel refuses to signal the command, or a process that it started. Called
     /// once for each process.
-    fn refused(&mut self, refused: &SignalRefused);
+    fn refused(&self, refused: &SignalRefused);
 
     /// Whether a process is a daemon that a client started. It also serves other clients, so the
     /// supervisor neither waits for it nor ends it.
     fn is_daemon(&self, pid: Pid) -> bool;
 
     /// Called when the command has run for too long, before it is signalled for that.
-    fn overrun(&mut self) {}
+    fn overrun(&self);
 
     /// Called when the command has ended, before its process is reaped. Until then, the daemon can
     /// read its exit status on every kernel.
-    fn ended(&mut self) {}
+    fn ended(&self);
 
     /// Asks the present daemon what happened to the hold with this token. Called in a process that
     /// may block.
     fn ask(&self, token: u64) -> Option<Fate>;
 
     /// The descriptors that the caller needs while the command runs.
-    fn kept(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
-    }
+    fn kept(&self) -> Vec<BorrowedFd<'_>>;
 
     /// Prints a line of the coordinator.
-    fn say(&mut self, _line: &Line) {}
+    fn say(&self, line: &Line);
 }
 
 /// How often to check the remaining descendants, in addition to each end of one: a process can
@@ -117,7 +112,7 @@ const LOOK_KILLING: Duration = Duration::from_millis(20);
 /// The fork, or a preparation for it, failed; nothing was started.
 pub fn supervise(
     limits: &Limits,
-    hooks: &mut dyn SupervisorHooks,
+    hooks: &dyn SupervisorHooks,
     nodes: Option<&mut OverNodes>,
     child: impl FnOnce(ChildChannel) -> u8,
 ) -> io::Result<Ended> {
@@ -193,7 +188,7 @@ struct Supervisor<'a> {
     /// can read from the terminal, and gets Ctrl-C and Ctrl-Z directly.
     leads_group: bool,
     limits: Limits,
-    hooks: &'a mut dyn SupervisorHooks,
+    hooks: &'a dyn SupervisorHooks,
     nodes: Option<&'a mut OverNodes>,
     /// `None` once the command has begun, or the child has ended.
     channel: Option<End>,
@@ -504,8 +499,7 @@ impl Supervisor<'_> {
             .chain(begun.flat_map(HoldMonitor::polled))
             .chain(self.fate_query.polled())
             .chain(nodes.and_then(OverNodes::polled));
-        let mut polled: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        fds::poll_within(&mut polled, timeout).map(drop)
+        fds::wait_readable(polled, timeout)
     }
 }
 

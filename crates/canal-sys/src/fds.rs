@@ -87,6 +87,18 @@ pub fn poll_within(polled: &mut [PollFd<'_>], within: Option<Duration>) -> io::R
     }
 }
 
+/// Waits until one of these descriptors can be read or has ended, as [`poll_within`] waits.
+///
+/// # Errors
+/// The same as for [`poll_within`].
+pub fn wait_readable<'a>(
+    fds: impl IntoIterator<Item = BorrowedFd<'a>>,
+    within: Option<Duration>,
+) -> io::Result<()> {
+    let polled = fds.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    poll_within(&mut polled.collect::<Vec<_>>(), within).map(drop)
+}
+
 /// The events of a descriptor at this moment: those wanted, and errors and hang-ups unasked.
 pub fn events_now(fd: impl AsFd, wanted: PollFlags) -> PollFlags {
     let mut polled = [PollFd::new(fd.as_fd(), wanted)];

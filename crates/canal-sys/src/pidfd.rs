@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags};
+use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
 use nix::sys::statfs::{FsType, fstatfs};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
-use super::fds::{events_now, poll_within};
+use super::fds::{events_now, wait_readable};
 #[cfg(any(test, feature = "sim"))]
 use super::kernel::simulated::Descriptor;
 use super::kernel::{Feature, allows, field};
@@ -100,8 +100,7 @@ impl Pidfd {
         let begun = Instant::now();
         loop {
             let left = patience.saturating_sub(begun.elapsed());
-            let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-            let _ = poll_within(&mut polled, Some(left));
+            let _ = wait_readable([self.0.as_fd()], Some(left));
             if self.has_ended() {
                 return true;
             }

@@ -81,13 +81,17 @@ pub fn open_lock(path: &Path) -> io::Result<File> {
 /// The mode bits that let other users write.
 const OTHERS_WRITE: u32 = 0o022;
 
+/// The result of a call about a file; `None` if the file does not exist.
+pub fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// Removes a file if it exists. Returns whether it existed.
 pub fn remove_if_there(path: &Path) -> io::Result<bool> {
-    match fs::remove_file(path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+    Ok(if_there(fs::remove_file(path))?.is_some())
 }
 
 /// Opens a file as a mere name: neither to read nor to write it, and no end of a FIFO. Follows no

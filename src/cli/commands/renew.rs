@@ -4,10 +4,9 @@
 //! parts, each counted from the time before its renewal was sent.
 
 use std::cmp::Ordering;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags};
 use serde::Serialize;
 
 use crate::cli::arguments::nodes::ttl_ms;
@@ -244,9 +243,8 @@ impl Host for RenewalHost<'_> {
         note.iter().for_each(|note| stderr::note(note));
     }
 
-    fn polled(&self) -> Vec<PollFd<'_>> {
-        let process = self.renewal.process.iter();
-        process.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN)).collect()
+    fn polled(&self) -> Vec<BorrowedFd<'_>> {
+        self.renewal.process.iter().map(AsFd::as_fd).collect()
     }
 
     fn turn(&mut self, _now: Millis) -> Wish {

@@ -165,9 +165,8 @@ impl<'a> Job<'a> {
         let under = self.args.asked.session.enclosing_leases();
         let asked = nodes.as_ref().map(|nodes| nodes.ask(target, &self.request, under));
         let (mut coordinator, end) = asked.transpose()?.unzip();
-        let mut hooks = self;
         let child = |channel| self.start_in_child(channel, end, None);
-        let ended = supervise(&self.limits, &mut hooks, coordinator.as_mut(), child);
+        let ended = supervise(&self.limits, self, coordinator.as_mut(), child);
         end_coordinator(coordinator, Wish::Stop);
         let failed = |error| Failed::new(format!("cannot start the command: {error}"));
         Ok(self.conclude(ended.map_err(failed)?))
@@ -183,17 +182,17 @@ impl<'a> Job<'a> {
     }
 }
 
-impl SupervisorHooks for &Job<'_> {
+impl SupervisorHooks for Job<'_> {
     fn can_be_lost(&self) -> bool {
         self.can_be_lost
     }
 
-    fn lost(&mut self, lost: &LostHold) {
+    fn lost(&self, lost: &LostHold) {
         stderr::message(&lost::of_hold(lost, &self.request.keys()));
         stderr::hint(LOST_HINT);
     }
 
-    fn refused(&mut self, refused: &SignalRefused) {
+    fn refused(&self, refused: &SignalRefused) {
         stderr::message(&refused.to_string());
         stderr::hint(lost::REFUSED_HINT);
     }
@@ -202,14 +201,14 @@ impl SupervisorHooks for &Job<'_> {
         is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(OWN)))
     }
 
-    fn overrun(&mut self) {
+    fn overrun(&self) {
         // Nodes have only the lease of the coordinator, which releases it.
         if self.source.nodes.is_none() {
             self.source.target.report_overrun(self.request.tag);
         }
     }
 
-    fn ended(&mut self) {
+    fn ended(&self) {
         if let Some(session) = self.record.as_ref().and_then(OpenRecord::session) {
             self.source.target.until_recorded(session);
         }
@@ -226,7 +225,7 @@ impl SupervisorHooks for &Job<'_> {
         self.record.iter().map(AsFd::as_fd).collect()
     }
 
-    fn say(&mut self, line: &Line) {
+    fn say(&self, line: &Line) {
         print(line);
     }
 }

@@ -9,7 +9,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
-use nix::poll::{PollFd, PollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use canal_protocol::Tag;
@@ -250,8 +249,7 @@ impl Shared {
     /// Sleeps until something is due.
     fn sleep(&self, polled: &[OwnedFd], patience: Option<Duration>) {
         let polled = polled.iter().map(AsFd::as_fd).chain([self.stop.as_fd()]);
-        let mut polled: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        if fds::poll_within(&mut polled, patience).is_err() {
+        if fds::wait_readable(polled, patience).is_err() {
             thread::sleep(PAUSE_MIN);
         }
     }

@@ -7,7 +7,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -59,10 +58,7 @@ impl End {
     pub fn next<T: DeserializeOwned>(&self) -> Received<T> {
         loop {
             match self.receive() {
-                Received::Nothing => {
-                    let mut polled = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-                    let _ = fds::poll_within(&mut polled, None);
-                }
+                Received::Nothing => _ = fds::wait_readable([self.as_fd()], None),
                 received => return received,
             }
         }

@@ -220,8 +220,7 @@ impl OverNodes {
             let Some((_, channel)) = self.coordinator.as_ref().filter(|_| !left.is_zero()) else {
                 return std::mem::take(&mut self.lines);
             };
-            let mut polled = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
-            let _ = fds::poll_within(&mut polled, Some(left));
+            let _ = fds::wait_readable([channel.as_fd()], Some(left));
         }
     }
 }

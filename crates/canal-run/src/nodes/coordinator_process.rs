@@ -8,9 +8,8 @@
 //! the parent does the same.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::SigSet;
 use nix::sys::signal::Signal::{self, SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use nix::unistd::setsid;
@@ -228,11 +227,11 @@ impl Host for CoordinatorProcess<'_> {
         }
     }
 
-    fn polled(&self) -> Vec<PollFd<'_>> {
+    fn polled(&self) -> Vec<BorrowedFd<'_>> {
         let ends = [&self.parent, &self.child].into_iter().flatten().map(AsFd::as_fd);
         // The parent reports the end of the command; without a parent the kernel does.
         let command = self.command.iter().filter(|_| self.parent.is_none()).map(AsFd::as_fd);
-        ends.chain(command).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect()
+        ends.chain(command).collect()
     }
 
     fn turn(&mut self, now: Millis) -> Wish {

@@ -8,7 +8,6 @@
 use std::os::fd::AsFd;
 use std::{io, process};
 
-use nix::poll::{PollFd, PollFlags};
 use nix::unistd::dup2_stderr;
 
 use canal_lock::client::channel::{End, Received};
@@ -51,8 +50,7 @@ pub fn watch_for_deadlocks(around: &Around, run: RunId) -> io::Result<()> {
             channel.send(&Found::Unread(nodes), &[]);
         }
         let due_ms = waits_reader.wake_at.map_or(u64::MAX, |at| at.saturating_sub(boottime_ms()));
-        let own = PollFd::new(channel.as_fd(), PollFlags::POLLIN);
-        let _ = sleep(waits_reader.members(), [own], due_ms);
+        let _ = sleep(waits_reader.members(), [channel.as_fd()], due_ms);
         if let Received::End = channel.receive::<Found>() {
             process::exit(0);
         }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags};
@@ -323,7 +323,7 @@ pub(super) fn unexpected() -> NodeFailure {
 /// turn, or this time of CLOCK_BOOTTIME has passed. Reaps the processes of ended connections.
 pub(super) fn sleep<'a>(
     members: impl Iterator<Item = &'a Member> + Clone,
-    others: impl IntoIterator<Item = PollFd<'a>>,
+    others: impl IntoIterator<Item = BorrowedFd<'a>>,
     within_ms: u64,
 ) -> io::Result<()> {
     let reap_ms = if link::reap() { REAP_MS } else { u64::MAX };
@@ -337,6 +337,7 @@ pub(super) fn sleep<'a>(
     let time = TimeSpec::from_duration(patience.max(Duration::from_millis(1)));
     let expiration = Expiration::OneShot(time);
     timer.iter().for_each(|timer| _ = timer.set(expiration, TimerSetTimeFlags::empty()));
+    let others = others.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     let mut polled: Vec<PollFd<'_>> = members.flat_map(Member::polled).chain(others).collect();
     polled.extend(timer.iter().map(|timer| PollFd::new(timer.as_fd(), PollFlags::POLLIN)));
     fds::poll_within(&mut polled, Some(patience)).map(drop)

@@ -2,7 +2,8 @@
 //! process that it runs in, and the messages between the processes of one `canal run`: the
 //! coordinator, the parent that stays by the command, and the child that becomes it.
 
-use nix::poll::PollFd;
+use std::os::fd::BorrowedFd;
+
 use serde::{Deserialize, Serialize};
 
 use canal_core::FrameId;
@@ -121,7 +122,7 @@ pub trait Host {
     fn say(&mut self, news: News);
 
     /// The descriptors to poll besides the connections.
-    fn polled(&self) -> Vec<PollFd<'_>> {
+    fn polled(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 

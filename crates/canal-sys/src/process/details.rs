@@ -146,8 +146,7 @@ impl OwnProgram {
     }
 }
 
-/// The device and the inode of the file at the end of a link.
-/// The device and the inode of a file, which identify it.
+/// The device and the inode of the file at the end of a link, which identify it.
 pub fn file_of(link: &Path) -> Option<(u64, u64)> {
     stat(link).ok().map(|it| id_of(&it))
 }
@@ -156,9 +155,9 @@ fn id_of(stat: &FileStat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// The path of the program, without the suffix that the kernel adds if a newer file has replaced
-/// it.
-fn path_of(link: &Path) -> Option<PathBuf> {
+/// The path of the program at the end of a link in /proc, without the suffix that the kernel adds
+/// if a newer file has replaced it.
+pub fn path_of(link: &Path) -> Option<PathBuf> {
     let path = fs::read_link(link).ok()?.into_os_string().into_vec();
     let path = path.strip_suffix(b" (deleted)").unwrap_or(&path).to_vec();
     Some(OsString::from_vec(path).into())

@@ -17,7 +17,7 @@ pub mod user;
 pub use ancestry::{add_descendants, add_orphans_of_group, all, ancestors, visible};
 pub use details::{
     COMMAND_LINE_MAX, OwnProgram, command_line, file_of, first_words, folder, has_named, has_open,
-    is_link_to, name, variable, writers_of,
+    is_link_to, name, path_of, variable, writers_of,
 };
 pub use identity::{FIRST_PID_NAMESPACE, Found, Origin, find, identity};
 pub use state::{

@@ -120,8 +120,7 @@ fn background(mut job: run::Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
         reporter.ended(code);
         code
     };
-    let mut hooks = job;
-    let ended = supervise(&job.limits, &mut hooks, None, child)?;
+    let ended = supervise(&job.limits, job, None, child)?;
     let code = ended.code();
     let recorded = job.record.as_ref().map(|record| record.ended(code.ok(), code.err()));
     if let Some(Err(error)) = recorded {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
@@ -23,6 +23,7 @@ use ratatui_core::style::{Color, Modifier};
 use terminal_size::{Height, Width, terminal_size_of};
 
 use crate::cli::{Failed, Result};
+use crate::sys::fds::poll_within;
 use crate::sys::terminal::output::TerminalOutput;
 
 /// The signals that end this process, after it has restored the terminal.
@@ -167,15 +168,7 @@ impl Terminal {
             PollFd::new(self.signals.0.as_fd(), PollFlags::POLLIN),
             PollFd::new(news.as_fd(), PollFlags::POLLIN),
         ];
-        let timeout = time.map_or(PollTimeout::NONE, |time| {
-            // Rounded up, because a wait of 0 ms would spin.
-            let time = time.as_micros().div_ceil(1000);
-            PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX)
-        });
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(cannot_use(error)),
-        }
+        poll_within(&mut fds, time).map_err(cannot_use)?;
         let has_typed = fds[0].any().unwrap_or(false);
         let mut events = Events { signal: self.signals.next(), ..Events::default() };
         if has_typed {

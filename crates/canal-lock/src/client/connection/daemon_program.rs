@@ -1,16 +1,15 @@
 //! Decides which program is the daemon, which processes are daemons that a client started, and who
 //! starts the daemon that all users share: a client, or the service manager of this machine.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::client::error::{ClientError, Result};
 use canal_protocol::paths::{Place, Rule};
 use canal_sys::process::find_command::lookup;
 use canal_sys::process::user::geteuid;
-use canal_sys::process::{self, file_of, startup};
+use canal_sys::process::{self, file_of, path_of, startup};
 
 /// This program itself, for [`Options::program`](crate::client::Options::program). A program that
 /// is canal uses it, whatever the name of its file.
@@ -43,15 +42,10 @@ pub fn own_program() -> PathBuf {
     if own.exists() { own } else { startup::executed_as().unwrap_or(own) }
 }
 
-/// The path of this program's file when the program started.
+/// The path of this program's file when the program started. It may end as the kernel would mark a
+/// file that a newer one has replaced.
 fn own_paths() -> impl Iterator<Item = PathBuf> {
-    let link = fs::read_link(OWN).ok();
-    // The kernel appends this if a newer file has replaced the old one.
-    let replaced = link.as_ref().and_then(|link| {
-        let path = link.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
-        Some(PathBuf::from(OsString::from_vec(path.to_vec())))
-    });
-    link.into_iter().chain(replaced)
+    fs::read_link(OWN).ok().into_iter().chain(path_of(Path::new(OWN)))
 }
 
 /// Whether a process is a daemon that a client started with `said` as

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::paths::{Place, Rule};
 use canal_protocol::{KnownNode, Node, NodeFailure, NodeId};
-use canal_sys::private_dir::{IfMissing, open_lock, open_private};
+use canal_sys::private_dir::{IfMissing, if_there, open_lock, open_private};
 
 /// The name of the file.
 const NAME: &str = "nodes.json";
@@ -117,11 +117,8 @@ impl KnownNodes {
 
     fn read(&self) -> Result<Content, NodeFailure> {
         let path = self.path();
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::default()),
-            Err(error) => return Err(unusable(&path, error)),
-        };
+        let text = if_there(fs::read(&path)).map_err(|error| unusable(&path, error))?;
+        let Some(text) = text else { return Ok(Content::default()) };
         serde_json::from_slice(&text).map_err(|error| {
             let path = path.display();
             let hint = format!(
