@@ -28,7 +28,7 @@ use crate::run::nodes::{
     BeforeStart, ChildEnd, Ending, Host, Line, News, NodesRequest, OverNodes, Purpose, Start, Wish,
     unread,
 };
-use crate::run::{OwnCode, Taken, TakenFromNodes};
+use crate::run::{OwnCode, Taken};
 use crate::sys::clock::boottime_ms;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::terminal::output::OutputReaders;
@@ -258,7 +258,7 @@ impl Nodes {
                     let (keys, nodes) = (asking.request.keys().join(", "), start.nodes.join(", "));
                     stderr::detail(&format!("acquired {keys} on {nodes}"));
                 }
-                Ok(Taken::FromNodes(Box::new(TakenFromNodes { start, end, coordinator })))
+                Ok(Taken::FromNodes { start, end, coordinator })
             }
             Err(why) => {
                 end_coordinator(coordinator, Wish::Stop);

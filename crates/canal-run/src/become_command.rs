@@ -70,17 +70,14 @@ pub enum Taken {
         acquired: Acquired,
     },
     /// From nodes. The coordinator releases it when this process or its command ends.
-    FromNodes(Box<TakenFromNodes>),
-}
-
-/// A lock that this process has taken from nodes.
-pub struct TakenFromNodes {
-    /// The grants.
-    pub start: Start,
-    /// The channel over which it was taken, and its deadline page.
-    pub end: ChildEnd,
-    /// The coordinator, if this process is its parent.
-    pub coordinator: Option<OverNodes>,
+    FromNodes {
+        /// The grants.
+        start: Start,
+        /// The channel over which it was taken, and its deadline page.
+        end: ChildEnd,
+        /// The coordinator, if this process is its parent.
+        coordinator: Option<OverNodes>,
+    },
 }
 
 impl Taken {
@@ -91,7 +88,7 @@ impl Taken {
                 page.as_ref().map(|page| (page, grant.token))
             }
             // The token is for messages.
-            Self::FromNodes(taken) => Some((&taken.end.page, taken.start.token.unwrap_or(0))),
+            Self::FromNodes { start, end, .. } => Some((&end.page, start.token.unwrap_or(0))),
         }
     }
 
@@ -105,7 +102,7 @@ impl Taken {
                 }
                 variables
             }
-            Self::FromNodes(taken) => taken.end.variables(&taken.start, asked.socket),
+            Self::FromNodes { start, end, .. } => end.variables(start, asked.socket),
         }
     }
 
@@ -151,7 +148,7 @@ fn begin(
     let mut variables = taken.variables(asked);
     let (children, jobserver) = match taken {
         Taken::FromDaemon { acquired, .. } => (acquired.children.take(), acquired.jobserver.take()),
-        Taken::FromNodes(_) => (None, None),
+        Taken::FromNodes { .. } => (None, None),
     };
     let held = taken.held();
     // Report to the parent before duplicating the descriptor without close-on-exec; the child's end

@@ -18,7 +18,7 @@ pub mod nodes;
 mod signals_passed_on;
 mod supervise;
 
-pub use become_command::{Asked, ChildChannel, NotBegun, Taken, TakenFromNodes, become_command};
+pub use become_command::{Asked, ChildChannel, NotBegun, Taken, become_command};
 pub use canal_sys::process::find_command::NotRun;
 pub use command::Command;
 pub use exit_code::{Ended, OwnCode, SUCCESS};

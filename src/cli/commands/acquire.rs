@@ -16,8 +16,8 @@ use crate::cli::{AcquireArgs, Failed, Global, Result, millis, stated, stderr, st
 use crate::client::{self, ClientError};
 use crate::nodes::Require;
 use crate::protocol::{ErrorName, Grant, GrantedKey, LeaseAsked, OWNER_GONE, RequestTag, SizeNote};
-use crate::run::nodes::{Purpose, Wish};
-use crate::run::{OwnCode, Taken, TakenFromNodes};
+use crate::run::nodes::{ChildEnd, Purpose, Start, Wish};
+use crate::run::{OwnCode, Taken};
 use crate::sys::clock::boottime_ms;
 use crate::sys::deadline_page::Reader;
 use crate::sys::pidfd::Pidfd;
@@ -102,10 +102,10 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
             confirmed.map_err(|error| unconfirmed(error, has_ended))?;
             check_kept(acquired.page.as_ref(), "the lock was lost before canal could report it")?;
         }
-        Ok(Taken::FromNodes(mut taken)) => {
-            let told = tell_lease(&taken, args.json);
+        Ok(Taken::FromNodes { start, end, coordinator }) => {
+            let told = tell_lease(&start, &end, args.json);
             let wish = if told.is_ok() { Wish::Leave } else { Wish::Stop };
-            end_coordinator(taken.coordinator.take(), wish);
+            end_coordinator(coordinator, wish);
             told?;
         }
         Err(Failed { failure: Some(failure), .. }) if failure.name == ErrorName::Refused => {
@@ -128,8 +128,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
 }
 
 /// Prints a lease over nodes for its owner, unless it is already lost.
-fn tell_lease(taken: &TakenFromNodes, json: bool) -> Result {
-    let TakenFromNodes { start, end, .. } = taken;
+fn tell_lease(start: &Start, end: &ChildEnd, json: bool) -> Result {
     let request = end.request();
     let handle = end.handle(start).reveal();
     let mut keys: Vec<GrantedKey> = start.grant.iter().flat_map(|it| it.keys.clone()).collect();

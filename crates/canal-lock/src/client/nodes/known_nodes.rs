@@ -19,6 +19,7 @@ use canal_protocol::node_address::NodeAddress;
 use canal_protocol::paths::{Place, Rule};
 use canal_protocol::{KnownNode, Node, NodeFailure, NodeId};
 use canal_sys::private_dir::{IfMissing, if_there, open_lock, open_private};
+use canal_sys::process::user::geteuid;
 
 /// The name of the file.
 const NAME: &str = "nodes.json";
@@ -30,7 +31,6 @@ const LOCK: &str = "nodes.lock";
 #[derive(Clone, Debug)]
 pub struct KnownNodes {
     dir: PathBuf,
-    uid: u32,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -46,8 +46,7 @@ impl KnownNodes {
     pub fn of(place: &Place) -> Self {
         let own = Place::of_user(place.uid.get());
         let place = if place.rule == Rule::Given { place } else { &own };
-        let dir = place.stores().state_dir.clone();
-        Self { dir, uid: canal_sys::process::user::geteuid().as_raw() }
+        Self { dir: place.stores().state_dir.clone() }
     }
 
     /// The identity that the address led to before; `None` if it was never met. The daemon of this
@@ -99,7 +98,8 @@ impl KnownNodes {
         if let Some(above) = self.dir.parent() {
             fs::create_dir_all(above).map_err(|error| unusable(&self.dir, error))?;
         }
-        open_private(&self.dir, self.uid, IfMissing::Create).map_err(NodeFailure::permanent)?;
+        open_private(&self.dir, geteuid().as_raw(), IfMissing::Create)
+            .map_err(NodeFailure::permanent)?;
         let path = self.dir.join(LOCK);
         let locked = open_lock(&path)
             .and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive).map(|()| file)?));
@@ -156,7 +156,7 @@ mod tests {
             socket: dir.join("s"),
             dir: dir.to_owned(),
             rule: Rule::Given,
-            uid: canal_sys::process::user::geteuid().as_raw().into(),
+            uid: geteuid().as_raw().into(),
             stores: OnceLock::new(),
         };
         KnownNodes::of(&place)
