@@ -4,7 +4,7 @@
 //! Tests stop the changes before, after and within each call (see `sim::disk_faults`).
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -108,15 +108,9 @@ pub(crate) fn allocate(file: &File, len: u64) -> io::Result<()> {
 }
 
 /// Allocates by writing zeros after the content.
-fn fill(file: &File, len: u64) -> io::Result<()> {
-    const ZEROS: [u8; 4096] = [0; 4096];
-    let mut at = file.metadata()?.len();
-    while at < len {
-        let zeros = ZEROS.get(..(len - at) as usize).unwrap_or(&ZEROS);
-        file.write_all_at(zeros, at)?;
-        at += zeros.len() as u64;
-    }
-    Ok(())
+fn fill(mut file: &File, len: u64) -> io::Result<()> {
+    let missing = len.saturating_sub(file.seek(SeekFrom::End(0))?);
+    io::copy(&mut io::repeat(0).take(missing), &mut file).map(drop)
 }
 
 /// Opens a regular file; `None` if it does not exist.

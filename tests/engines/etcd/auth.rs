@@ -104,7 +104,7 @@ fn a_changed_password_is_read_again_without_a_restart() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), address("s3c%2Fret")).unwrap();
     let path = file.path().to_owned();
-    let source = Box::new(move || Ok(std::fs::read_to_string(&path).unwrap()));
+    let source = Box::new(move || std::fs::read_to_string(&path).unwrap());
     let mut one = Peer::with(Box::new(canal::log::engine::etcd::open(source).unwrap()), "one");
     one.register();
     one.load();

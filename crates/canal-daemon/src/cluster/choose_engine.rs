@@ -206,7 +206,7 @@ impl Chosen {
                 tracing::warn!("keeping the previous address of the engine: {problem}");
             }
             complaint = problem;
-            Ok(last.clone())
+            last.clone()
         })
     }
 

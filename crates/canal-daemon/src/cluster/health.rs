@@ -27,7 +27,7 @@ impl Cluster {
             is_away: outage.is_some(),
             is_member,
             away_ms: away_ms.saturating_add(outage.as_ref().map_or(0, since_ms)),
-            appends: self.status.appends.clone(),
+            appends: self.appends.clone(),
         }
     }
 
@@ -49,7 +49,7 @@ impl Cluster {
         };
         let stops = member.then(|| at(self.member.deadline.term_at));
         EngineInfo {
-            name: self.status.name.clone(),
+            name: self.name.clone(),
             state: state.to_owned(),
             host: self.member.identity.label.clone(),
             id: member.then_some(ledger.host.0),
@@ -151,10 +151,10 @@ impl Cluster {
     /// Ends a daemon that runs in the foreground, if the record of holders is empty: a person sees
     /// the error and can start the daemon again.
     pub(crate) fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {
-        if self.status.lives_on || !self.terminator.record.each().is_empty() {
+        if self.lives_on || !self.terminator.record.each().is_empty() {
             return Ok(());
         }
-        let what = format!("cannot join {}: {why}", self.status.name);
+        let what = format!("cannot join {}: {why}", self.name);
         Err(match hint {
             Some(hint) => StartError { what, hint: hint.clone().into() }.into(),
             None => anyhow::Error::msg(what),
@@ -207,7 +207,7 @@ impl Cluster {
     /// no call. Once this host has been a member, requests that may wait keep waiting.
     pub(crate) fn is_refused(&self) -> bool {
         let trouble = self.member.outage.as_ref().or(self.member.obstacle.as_ref());
-        !self.status.let_in && trouble.is_some_and(|it| it.outage.refused)
+        !self.let_in && trouble.is_some_and(|it| it.outage.refused)
     }
 }
 

@@ -137,7 +137,7 @@ impl Decide {
         let proposed = self.in_flight.take(ticket)?;
         if let Some(cluster) = &mut self.cluster {
             let took = clock::now().saturating_duration_since(proposed.since).as_micros();
-            cluster.status.appends.add(&APPENDS, u64::try_from(took).unwrap_or(u64::MAX));
+            cluster.appends.add(&APPENDS, u64::try_from(took).unwrap_or(u64::MAX));
         }
         Some(proposed)
     }
@@ -266,10 +266,9 @@ impl Decide {
     pub(crate) fn begin_membership(&mut self, host: HostId, conns: &Conns) -> io::Result<()> {
         self.ledger.host = host;
         let Some(cluster) = self.cluster.as_deref_mut() else { return Ok(()) };
-        let Cluster { status, member, mark, page, terminator, watcher, .. } = cluster;
-        status.lives_on = true;
-        status.let_in = true;
-        let new = Writer::create(host.0, &status.name, &member.identity.label, member.deadline)?;
+        (cluster.lives_on, cluster.let_in) = (true, true);
+        let Cluster { name, member, mark, page, terminator, watcher, .. } = cluster;
+        let new = Writer::create(host.0, name, &member.identity.label, member.deadline)?;
         // For later daemons.
         if let Some(Err(error)) = mark.as_mut().map(SharedMarker::set) {
             tracing::error!(%error, "cannot mark this membership for a later daemon without the \
@@ -492,11 +491,10 @@ impl Decide {
     /// The engine's settings in force, without a password.
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
         let Some(cluster) = &self.cluster else { return Vec::new() };
-        let Cluster { status, member, .. } = &**cluster;
         vec![
-            ("engine.url", status.name.clone()),
-            ("engine.host", member.identity.label.clone()),
-            ("engine.ttl", stated_ms(member.settings.ttl_ms)),
+            ("engine.url", cluster.name.clone()),
+            ("engine.host", cluster.member.identity.label.clone()),
+            ("engine.ttl", stated_ms(cluster.member.settings.ttl_ms)),
         ]
     }
 }

@@ -28,22 +28,6 @@ use canal_sys::deadline_page::Writer;
 use canal_sys::kernel::random;
 use canal_sys::process::Origin;
 
-/// The daemon's knowledge about the engine, except for its log.
-#[derive(Debug, Default)]
-pub(crate) struct EngineStatus {
-    /// The name of the engine in messages. It contains no password.
-    pub name: String,
-    /// Whether the daemon keeps running if the engine refuses this host. If not, the daemon ends
-    /// with an error: it runs in the foreground, a person sees the error, and nothing was held yet.
-    pub lives_on: bool,
-    /// Whether this host was a member while this daemon ran.
-    pub let_in: bool,
-    /// How long changes of this host took to come back from the log.
-    pub appends: Histogram,
-    /// When this daemon started, in milliseconds of CLOCK_BOOTTIME.
-    pub began_ms: u64,
-}
-
 /// This host's part in a table that hosts share.
 #[derive(Debug)]
 pub(crate) struct Cluster {
@@ -52,7 +36,17 @@ pub(crate) struct Cluster {
     pub(super) engine: Box<dyn Engine>,
     /// The engine's answers that the member has not processed yet.
     answers: VecDeque<Answer>,
-    pub(super) status: EngineStatus,
+    /// The name of the engine in messages. It contains no password.
+    pub(super) name: String,
+    /// Whether the daemon keeps running if the engine refuses this host. If not, the daemon ends
+    /// with an error: it runs in the foreground, a person sees the error, and nothing was held yet.
+    pub(super) lives_on: bool,
+    /// Whether this host was a member while this daemon ran.
+    pub(super) let_in: bool,
+    /// How long changes of this host took to come back from the log.
+    pub(super) appends: Histogram,
+    /// When this daemon started, in milliseconds of CLOCK_BOOTTIME.
+    began_ms: u64,
     /// The tokens that clients of this host received.
     pub(super) tokens: SentTokens,
     /// The processes of this host that received a grant, and their end.
@@ -92,14 +86,9 @@ impl Cluster {
         let tokens = SentTokens::open(place, &chosen.name)
             .context(place.dir.display().to_string())
             .context("cannot read which tokens were granted here")?;
-        let status = EngineStatus {
-            lives_on: options.on_demand,
-            name: chosen.name.clone(),
-            began_ms: clock::boottime_ms(),
-            ..EngineStatus::default()
-        };
         member.boots = boots;
-        let cluster = Self::new(member, engine, status, holder_record, tokens);
+        let named = (chosen.name.clone(), engine);
+        let cluster = Self::new(member, named, options.on_demand, holder_record, tokens);
         Ok(Self { mark: Some(mark), watcher: Watcher::of(options), ..cluster })
     }
 
@@ -107,8 +96,8 @@ impl Cluster {
     /// which registers under the number of this place's directory.
     pub(crate) fn new(
         mut member: Member,
-        engine: Box<dyn Engine>,
-        status: EngineStatus,
+        (name, engine): (String, Box<dyn Engine>),
+        lives_on: bool,
         holder_record: HolderRecord,
         tokens: SentTokens,
     ) -> Self {
@@ -119,7 +108,11 @@ impl Cluster {
             member,
             engine,
             answers: VecDeque::new(),
-            status,
+            name,
+            lives_on,
+            let_in: false,
+            appends: Histogram::default(),
+            began_ms: clock::boottime_ms(),
             tokens,
             terminator: Terminator::new(holder_record),
             page: None,
@@ -168,10 +161,10 @@ impl Cluster {
     /// watcher may have been killed, too.
     pub(super) fn unclaimed_until(&self) -> Option<u64> {
         let record = &self.terminator.record;
-        let is_unclaimed = !self.status.let_in && !record.each().is_empty();
+        let is_unclaimed = !self.let_in && !record.each().is_empty();
         // The configuration may have changed in between.
         let ttl_ms = record.content().ttl_ms.unwrap_or(self.member.settings.ttl_ms);
-        is_unclaimed.then(|| self.status.began_ms.saturating_add(ttl_ms))
+        is_unclaimed.then(|| self.began_ms.saturating_add(ttl_ms))
     }
 }
 
@@ -240,9 +233,11 @@ mod tests {
         let until = || {
             let settings = Settings { ttl_ms: 60_000, ..Settings::default() };
             let member = Member::new(settings, Identity::default(), 1);
-            let status = EngineStatus { began_ms: 5, ..EngineStatus::default() };
             let tokens = SentTokens::open(&place, "fake").unwrap();
-            Cluster::new(member, Box::new(Silent), status, record(), tokens).unclaimed_until()
+            let engine: Box<dyn Engine> = Box::new(Silent);
+            let named = ("fake".to_owned(), engine);
+            let cluster = Cluster::new(member, named, false, record(), tokens);
+            Cluster { began_ms: 5, ..cluster }.unclaimed_until()
         };
         let process = ProcessId { pid: 1, started: 1, inode: 1 };
         let (on_lost, mark, tag, taken_over) = (OnLost::Kill, None, None, false);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::calls::in_flight::Completion;
 use crate::cluster::journal_or_engine::Decide;
-use crate::cluster::member_and_engine::{Cluster, EngineStatus};
+use crate::cluster::member_and_engine::Cluster;
 use crate::cluster::sent_tokens::SentTokens;
 use crate::config::effective::EffectiveConfig;
 use crate::config::file::Config;
@@ -122,16 +122,10 @@ impl World {
         let options = Options { idle_exit_s: Some(0), ..Options::at(place.clone()) };
         let effective = EffectiveConfig::new(config, place.stores().config.clone(), 1024);
         let home = claim.open(None, SocketAccess::default()).unwrap();
-        let status = EngineStatus {
-            name: "fake".to_owned(),
-            lives_on: true,
-            began_ms: clock::boottime_ms(),
-            ..EngineStatus::default()
-        };
         let holder_record = HolderRecord::open(&dir, origin.clone(), false).unwrap();
         let tokens = SentTokens::open(&place, "fake").unwrap();
-        let engine = Box::new(engine.clone());
-        let cluster = Cluster::new(member, engine, status, holder_record, tokens);
+        let named: (_, Box<dyn Engine>) = ("fake".to_owned(), Box::new(engine.clone()));
+        let cluster = Cluster::new(member, named, true, holder_record, tokens);
         let decide = (Decide::new(Ledger::default(), Some(cluster)), Vec::new());
         let server = crate::start::server(options, home, effective, &origin, decide);
         let server = server.unwrap();

@@ -40,7 +40,7 @@ pub use open::{inspect, open};
 
 /// Returns the address of the engine. Called before each attempt to connect: passwords and
 /// certificates change while a daemon runs.
-pub type Source = Box<dyn FnMut() -> Result<String, Outage> + Send>;
+pub type Source = Box<dyn FnMut() -> String + Send>;
 
 /// Why no engine could be opened.
 #[derive(Debug, thiserror::Error)]

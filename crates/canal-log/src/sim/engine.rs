@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::engine::era::{Era, EraChange};
+use crate::engine::era::Era;
 use crate::engine::{
     Alive, Answer, Append, Call, Claimant, Engine, Evidence, Hash, Identity, NO_HOST, Placed,
     Position, Read, Registration, Sign, Stored,
@@ -159,11 +159,12 @@ impl Server {
         if !self.is_in_new_era() {
             return;
         }
-        let begun = EraChange::after(self.noted.take(), "", std::mem::take(&mut self.may_lack));
+        let may_lack = std::mem::take(&mut self.may_lack);
+        let begun = Era::after(self.noted.as_ref(), "", may_lack);
         self.head = Position(self.head.0 + gap);
-        let (position, sequence, body) = (self.head, begun.era.number, begun.batch(self.unix));
+        let (position, sequence, body) = (self.head, begun.number, begun.batch(self.unix));
         self.log.push(Placed { position, host: NO_HOST, sequence, body });
-        self.noted = Some(Era { sign: self.incarnation.to_string(), ..begun.era });
+        self.noted = Some(Era { sign: self.incarnation.to_string(), ..begun });
     }
 
     /// Accepts a call of a client. Returns its answers.

@@ -27,7 +27,7 @@ impl Member {
     /// Proposes a change. The ticket returns with an [`Event::Entry`], an [`Event::Absorbed`] or an
     /// [`Event::Dropped`]; the last one comes at once while the host is not a member.
     pub(crate) fn propose(&mut self, ticket: Ticket, change: Change, at: UnixMillis) {
-        if self.standing == Standing::Member && !self.leaving {
+        if self.may_propose() {
             self.writer.push(change, at, Some(ticket));
         } else {
             self.events.push_back(Event::Dropped { ticket });
@@ -159,8 +159,12 @@ impl Member {
             Some((Reading::Behind, _)) => self.send_follow(None),
             None => {}
         }
-        self.recover_on_time();
-        self.append_again();
+        if is_due(self.recovery_due()) {
+            self.say_recovered();
+        }
+        if is_due(self.append_due()) {
+            self.append_again();
+        }
     }
 
     /// The latest time to call [`Member::tick`], in milliseconds of CLOCK_BOOTTIME.
@@ -173,13 +177,8 @@ impl Member {
         let clients = self.read_due();
         let renew = incarnation.and_then(|incarnation| incarnation.renew);
         let read = incarnation.and_then(|incarnation| Some(incarnation.reading?.1));
-        let settled = incarnation.filter(|incarnation| incarnation.is_settled());
-        let again = self.writer.in_flight.as_ref().zip(settled);
-        let again = again.map(|(in_flight, incarnation)| {
-            in_flight.asked_ms.unwrap_or(0) + incarnation.timing.renewal_ms
-        });
-        let recovered = self.recovered_at().filter(|_| self.may_say_recovered());
-        [end, clients, self.register, renew, read, again, recovered].into_iter().flatten().min()
+        let (again, recovery) = (self.append_due(), self.recovery_due());
+        [end, clients, self.register, renew, read, again, recovery].into_iter().flatten().min()
     }
 
     /// Requests the batches after the last one read. With [`Reading::Confirming`], appends nothing
@@ -200,15 +199,16 @@ impl Member {
         })
     }
 
-    /// Repeats the batch in flight if it has been unanswered for long.
+    /// When to send the batch in flight again: once it has been unanswered for long.
+    fn append_due(&self) -> Option<u64> {
+        let it = self.incarnation.as_ref().filter(|it| it.is_settled())?;
+        let asked_ms = self.writer.in_flight.as_ref()?.asked_ms;
+        Some(asked_ms.map_or(0, |asked_ms| asked_ms + it.timing.renewal_ms))
+    }
+
     fn append_again(&mut self) {
-        let Some(it) = self.incarnation.as_ref().filter(|it| it.is_settled()) else { return };
-        let (now_ms, patience_ms) = (self.now.boot_ms, it.timing.renewal_ms);
         let Some(in_flight) = self.writer.in_flight.as_mut() else { return };
-        if in_flight.asked_ms.is_some_and(|asked_ms| now_ms < asked_ms + patience_ms) {
-            return;
-        }
-        in_flight.asked_ms = Some(now_ms);
+        in_flight.asked_ms = Some(self.now.boot_ms);
         if in_flight.echoed {
             self.writer.unanswered();
         } else {

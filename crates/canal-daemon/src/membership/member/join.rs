@@ -155,12 +155,12 @@ impl Member {
 
     /// Appends the first batch.
     pub(in crate::membership) fn join(&mut self, adopt: Option<HostId>) {
-        let (now, blind) = (self.now, self.is_blind());
+        let now = self.now;
         let Some(incarnation) = &mut self.incarnation else { return };
         let (new, seen) = (incarnation.host, incarnation.chain.link);
         incarnation.others.adopting = adopt;
         let memory = &mut self.memory;
-        memory.lost |= !blind && memory.mark.is_some_and(|it| incarnation.chain.contradicts(it));
+        memory.lost |= memory.mark.is_some_and(|it| incarnation.chain.contradicts(it));
         let label = self.identity.label.clone();
         let join = Change::HostJoin { host: new, label, identity: described(&self.identity) };
         let adoption = adopt.map(|old| entry(Change::HostAdopt { old, new }, now.unix));

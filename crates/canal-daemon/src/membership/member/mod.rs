@@ -183,16 +183,14 @@ impl Member {
         let wait_ms = self.usual_renewal_ms().saturating_mul(1 << self.setbacks.min(8));
         self.setbacks = self.setbacks.saturating_add(1);
         self.register_at(self.now.boot_ms + wait_ms.min(self.settings.ttl_ms));
-        self.withdrawing = unused.filter(|_| !self.cut);
-        if !OngoingOutage::note(&mut self.obstacle, &obstacle, self.now) {
-            self.calls.extend(self.withdrawing.take().map(|host| Call::Withdraw { host }));
-            return;
-        }
-        match self.withdrawing {
-            // Withdraw first: the daemon may exit when it gets the event, and other hosts would
-            // wait for this incarnation's end.
-            Some(host) => self.calls.push_back(Call::Withdraw { host }),
-            None => self.tell_obstacle(),
+        let withdrawn = unused.filter(|_| !self.cut);
+        self.calls.extend(withdrawn.map(|host| Call::Withdraw { host }));
+        let is_new = OngoingOutage::note(&mut self.obstacle, &obstacle, self.now);
+        // Withdraw first: the daemon may exit when it gets the event, and other hosts would wait
+        // for this incarnation's end.
+        self.withdrawing = withdrawn.filter(|_| is_new);
+        if is_new && withdrawn.is_none() {
+            self.tell_obstacle();
         }
     }
 

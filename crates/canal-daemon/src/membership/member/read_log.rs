@@ -121,28 +121,21 @@ impl Member {
 
     /// Reads batches until one cannot be read. Returns whether all were read.
     fn read(&mut self, batches: &[Placed], trust: Trust) -> bool {
-        #[cfg(test)]
-        let trust = if self.is_blind() { Trust::Blind } else { trust };
         batches.iter().all(|placed| self.read_one(placed, trust))
     }
 
     fn read_one(&mut self, placed: &Placed, trust: Trust) -> bool {
         let Some(it) = self.incarnation.as_mut().filter(|it| it.is_read) else { return false };
         let step = match it.chain.read(placed, trust) {
-            Ok(step) => step,
-            Err(Trouble::Divergent | Trouble::Gap(_)) if trust == Trust::Live => {
+            Ok(Step::Divergent) | Err(Trouble::Gap(_)) if trust == Trust::Live => {
                 self.reload();
                 return false;
             }
-            Err(Trouble::Divergent) => return false,
-            Err(Trouble::Gap(what)) => {
-                let why = format!("the log in the engine is inconsistent: {what}");
-                self.stall(Outage::refused(why, None));
-                return false;
-            }
-            Err(Trouble::Unreadable(what)) => {
-                let why = format!("cannot read the log in the engine: {what}");
-                self.stall(Outage::refused(why, Some(SAME_VERSION.to_owned())));
+            Ok(step) => step,
+            Err(trouble) => {
+                let is_unreadable = matches!(trouble, Trouble::Unreadable(_));
+                let hint = is_unreadable.then(|| SAME_VERSION.to_owned());
+                self.stall(Outage::refused(trouble.to_string(), hint));
                 return false;
             }
         };

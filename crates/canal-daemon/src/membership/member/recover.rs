@@ -26,15 +26,6 @@ impl Member {
         self.loaded_incarnation().map_or(Known::TooOld, |it| it.chain.knows_mark(mark))
     }
 
-    /// Whether this member compares no histories; tests use it to prove that they detect that.
-    pub(in crate::membership) fn is_blind(&self) -> bool {
-        #[cfg(test)]
-        let is_blind = crate::sim::is_broken(crate::sim::Rule::HistoriesAreCompared);
-        #[cfg(not(test))]
-        let is_blind = false;
-        is_blind
-    }
-
     /// Takes the recovery of the table, and the longest TTL in the table. Call it after each
     /// [`crate::membership::Event::Entry`] and [`crate::membership::Event::Restore`] that changed
     /// them.
@@ -59,17 +50,19 @@ impl Member {
         Some(since_ms.saturating_add(wait_ms))
     }
 
-    pub(in crate::membership) fn may_say_recovered(&self) -> bool {
-        let waits = self.recovering.is_some_and(|recovering| !recovering.said);
-        waits && self.standing == Standing::Member && !self.leaving
+    /// Whether a change proposed now comes before this host's own end.
+    pub(in crate::membership) fn may_propose(&self) -> bool {
+        self.standing == Standing::Member && !self.leaving
     }
 
-    /// Proposes that the longest TTL has passed, once it has.
-    pub(in crate::membership) fn recover_on_time(&mut self) {
-        let due = self.recovered_at().is_some_and(|at_ms| at_ms <= self.now.boot_ms);
-        if !due || !self.may_say_recovered() {
-            return;
-        }
+    /// When to propose that the longest TTL has passed, unless this host has already.
+    pub(in crate::membership) fn recovery_due(&self) -> Option<u64> {
+        let waits = self.recovering.is_some_and(|recovering| !recovering.said);
+        self.recovered_at().filter(|_| waits && self.may_propose())
+    }
+
+    /// Proposes that the longest TTL has passed.
+    pub(in crate::membership) fn say_recovered(&mut self) {
         if let Some(recovering) = &mut self.recovering {
             recovering.said = true;
             let from = recovering.from;
@@ -79,10 +72,8 @@ impl Member {
 
     /// Reports the received tokens again, because the log names another era.
     pub(in crate::membership) fn present_again(&mut self) {
-        if self.standing != Standing::Member || self.leaving {
-            return;
-        }
-        if let Some(Incarnation { host, timing, .. }) = &self.incarnation {
+        let incarnation = self.incarnation.as_ref().filter(|_| self.may_propose());
+        if let Some(Incarnation { host, timing, .. }) = incarnation {
             let present = self.memory.present(*host, timing.ttl_ms, self.now.unix);
             self.writer.push(present, self.now.unix, None);
         }
@@ -97,8 +88,7 @@ impl Member {
             return;
         };
         let said = std::mem::take(&mut self.memory.lost);
-        let lost = !self.is_blind() && self.knows(mark) == Known::Other;
-        if lost && !said {
+        if self.knows(mark) == Known::Other && !said {
             self.memory.lost = true;
             self.present_again();
             self.memory.lost = false;

@@ -23,8 +23,8 @@ use tower::{Service, service_fn};
 use super::address::{Address, Tls, User};
 use super::error::{BAD_TOKEN, EtcdError, LOST, Result, SILENT, certificate};
 use super::messages::{
-    Authenticate, Authenticated, KeyValue, NO_DELETE, Status as MemberStatus, Txn, TxnDone,
-    WatchCreate, WatchRequest, Watched, end_of,
+    Authenticate, Authenticated, Header, KeyValue, NO_DELETE, Range, Ranged,
+    Status as MemberStatus, Txn, TxnDone, WatchCreate, WatchRequest, Watched, end_of, get,
 };
 use crate::engine::Outage;
 use crate::engine::calls::innermost;
@@ -144,6 +144,16 @@ impl Client {
         let done: TxnDone = self.ask("/etcdserverpb.KV/Txn", txn).await?;
         self.known.revision.set(self.known.revision.get().max(done.header.revision));
         Ok(done)
+    }
+
+    /// Reads these ranges at one revision, which includes everything that was answered before this
+    /// call. The header has that revision.
+    pub(crate) async fn read<const N: usize>(
+        &self,
+        ranges: [Range; N],
+    ) -> Result<(Header, [Ranged; N])> {
+        let done = self.txn(Txn { success: ranges.map(get).into(), ..Txn::default() }).await?;
+        Ok((done.header.clone(), done.found()))
     }
 
     /// The member's report about itself.

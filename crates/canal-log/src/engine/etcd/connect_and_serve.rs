@@ -33,7 +33,7 @@ pub(super) async fn work(keys: Keys, mut source: Source, mut caller: Caller) -> 
     let mut next = random::u64().unwrap_or(0) as usize;
     let reach_any = async |_: &Caller| {
         // Any part of the address may have changed, above all the passwords.
-        let address = Address::parse(&source()?)?;
+        let address = Address::parse(&source())?;
         if Keys::new(&address.prefix) != engine.keys {
             return Err(Outage::moved());
         }

@@ -7,13 +7,13 @@
 use super::client::{Client, Known};
 use super::error::{EtcdError, Result};
 use super::hosts::meta_of;
-use super::keys::{Keys, decode, position};
-use super::messages::{Status, Txn, one, put, reads, revision_is};
+use super::keys::{Keys, position};
+use super::messages::{Header, Status, Txn, one, put, revision_is};
 use super::shared::Shared;
 use crate::engine::NO_HOST;
 use crate::engine::encoding::json;
 use crate::engine::engine_thread::random;
-use crate::engine::era::{Era, EraChange, LACKS};
+use crate::engine::era::Era;
 use canal_core::UnixMillis;
 use canal_sys::clock;
 
@@ -39,21 +39,21 @@ pub(crate) struct Observation {
 
 impl Observation {
     /// The era that has begun, if the log does not name it. Its sign is the id, a lower bound of
-    /// its leads, a random number `unique` (the same snapshot can be restored twice), and [`LACKS`]
-    /// if data may be missing.
-    fn begun(&self, known: &Known, unique: u128) -> Option<EraChange> {
-        let before = self.noted.as_ref().map(|(era, _)| era.clone());
+    /// its leads, and a random number `unique` (the same snapshot can be restored twice).
+    fn begun(&self, known: &Known, unique: u128) -> Option<Era> {
+        let before = self.noted.as_ref().map(|(era, _)| era);
         let has_lost = self.revision < known.revision.get();
-        let is_told = before.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
-        let may_lack = match &before {
+        let may_lack = match before {
             None => has_lost,
             Some(era) if !self.is_in(&era.sign) => true,
             // All hosts know about the loss if a later era reports it.
-            Some(_) if has_lost && (before == *known.era.borrow() || !is_told) => true,
+            Some(era) if has_lost && (known.era.borrow().as_ref() == before || !era.may_lack()) => {
+                true
+            }
             Some(_) => return None,
         };
         let sign = format!("{:x}/{}/{unique:x}", self.cluster, self.lead_least);
-        Some(EraChange::after(before, &sign, may_lack))
+        Some(Era::after(before, &sign, may_lack))
     }
 
     /// Whether an etcd of that era may report this.
@@ -76,12 +76,10 @@ pub(crate) async fn look_after(
 ) -> Result<Observation> {
     for _ in 0..TRIES {
         let (cluster, first) = (status.header.cluster_id, status.header.revision);
-        let done = client.txn(reads([one(keys.meta()), one(keys.era())])).await?;
-        let revision = done.header.revision;
-        let [meta, era] = done.found();
+        let (Header { revision, .. }, [meta, era]) =
+            client.read([one(keys.meta()), one(keys.era())]).await?;
         meta_of(&meta)?;
-        let noted = era.first().map(|kv| Ok::<_, EtcdError>((decode(kv)?, kv.mod_revision)));
-        let noted: Option<(Era, i64)> = noted.transpose()?;
+        let noted: Option<(Era, i64)> = era.value()?;
         // A member that has not yet applied the era is still in an earlier one.
         if noted.as_ref().is_none_or(|(_, at)| *at <= first) {
             let index = |index: u64| i64::try_from(index).unwrap_or(i64::MAX);
@@ -103,14 +101,14 @@ pub(crate) async fn settle(shared: &Shared, mut seen: Observation) -> Result<()>
         // Look once more: a member that had been behind no longer is, and reports its lead more
         // exactly.
         seen = look().await?;
-        let Some(begun) = seen.begun(known, unique) else { break };
+        let Some(era) = seen.begun(known, unique) else { break };
         let at = seen.noted.as_ref().map_or(0, |(_, at)| *at);
-        let body = begun.batch(UnixMillis(clock::unix_ms()));
+        let body = era.batch(UnixMillis(clock::unix_ms()));
         let txn = Txn {
             compare: vec![revision_is(keys.era(), at)],
             success: vec![
-                put(keys.era(), json(&begun.era)),
-                put(keys.batch(NO_HOST, begun.era.number), body),
+                put(keys.era(), json(&era)),
+                put(keys.batch(NO_HOST, era.number), body),
                 put(keys.head(), Vec::new()),
             ],
             ..Txn::default()
@@ -118,7 +116,7 @@ pub(crate) async fn settle(shared: &Shared, mut seen: Observation) -> Result<()>
         let done = shared.client.txn(txn).await?;
         if done.succeeded {
             shared.engine.reaches(position(done.header.revision).0);
-            known.settle(done.header.revision, Some(begun.era));
+            known.settle(done.header.revision, Some(era));
             return Ok(());
         }
         // Another host has noted it.
@@ -157,10 +155,10 @@ mod tests {
     fn the_first_era_lacks_nothing_unless_this_daemon_knows_more() {
         let first = seen(0xab, (7, 9), None);
         let begun = first.begun(&Known::default(), 0xc).unwrap();
-        assert_eq!((begun.before, begun.era, begun.may_lack), (None, era(1, "ab/7/c"), false));
-        assert!(!first.begun(&known(100, None), 0xc).unwrap().may_lack);
+        assert_eq!((begun.may_lack(), begun), (false, era(1, "ab/7/c")));
+        assert!(!first.begun(&known(100, None), 0xc).unwrap().may_lack());
         let wiped = first.begun(&known(101, None), 0xc).unwrap();
-        assert_eq!((wiped.era, wiped.may_lack), (era(1, "ab/7/c/lacks"), true));
+        assert_eq!((wiped.may_lack(), wiped), (true, era(1, "ab/7/c/lacks")));
     }
 
     #[test]
@@ -173,9 +171,8 @@ mod tests {
             );
         }
         let shrunk = seen(0xab, (4, 6), Some(noted.clone())).begun(&Known::default(), 0xc).unwrap();
-        assert_eq!((shrunk.before, shrunk.may_lack), (Some(noted.clone()), true));
-        assert_eq!(shrunk.era, era(4, "ab/4/c/lacks"));
-        assert!(seen(0xac, (7, 9), Some(noted)).begun(&Known::default(), 0xc).unwrap().may_lack);
+        assert_eq!((shrunk.may_lack(), shrunk), (true, era(4, "ab/4/c/lacks")));
+        assert!(seen(0xac, (7, 9), Some(noted)).begun(&Known::default(), 0xc).unwrap().may_lack());
         // Below 0, as after a snapshot was restored.
         let restored = seen(0xab, (-90, -88), Some(era(4, "ab/-90/c/lacks")));
         assert_eq!(restored.begun(&Known::default(), 0xc), None);
@@ -187,8 +184,8 @@ mod tests {
         let back = seen(0xab, (7, 9), Some(before.clone()));
         let knows = known(120, Some(before));
         let begun = back.begun(&knows, 0xc).unwrap();
-        assert_eq!(begun.era, era(4, "ab/7/c/lacks"));
-        let told = Observation { noted: Some((begun.era, 101)), ..back.clone() };
+        assert_eq!(begun, era(4, "ab/7/c/lacks"));
+        let told = Observation { noted: Some((begun, 101)), ..back.clone() };
         assert_eq!(told.begun(&knows, 0xc), None);
         let untold = Observation { noted: Some((era(4, "ab/7/c"), 101)), ..back };
         assert!(untold.begun(&knows, 0xc).is_some());

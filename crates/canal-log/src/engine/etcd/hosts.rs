@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::error::{BAD_TOKEN, EtcdError, Result};
 use super::keys::{Format, Meta, Name, State, decode, position};
 use super::messages::{
-    Lease, LeaseGrant, LeaseLives, Range, Ranged, Txn, all, delete, one, put, put_leased, reads,
+    Lease, LeaseGrant, LeaseLives, Range, Ranged, Txn, all, delete, one, put, put_leased,
     revision_is, value_is, version_is,
 };
 use super::shared::{OwnIncarnation, Shared, declared_gone};
@@ -91,10 +91,8 @@ async fn revoke(shared: &Shared, id: i64) -> Result<()> {
 async fn look(shared: &Shared) -> Result<Registry> {
     let keys = shared.keys();
     let ranges = [one(keys.meta()), one(keys.next()), all(keys.names()), all(keys.hosts())];
-    let [meta, next, names, hosts] = shared.client.txn(reads(ranges)).await?.found();
-    let meta = meta_of(&meta)?;
-    let next = next.first().map(|kv| Ok::<_, EtcdError>((decode(kv)?, kv.mod_revision)));
-    let next = next.transpose()?.unwrap_or_default();
+    let (_, [meta, next, names, hosts]) = shared.client.read(ranges).await?;
+    let (meta, next) = (meta_of(&meta)?, next.value()?.unwrap_or_default());
     let names = names.of_hosts(keys.names()).map(|(host, kv)| Ok((host, decode(kv)?)));
     let names = names.collect::<Result<_>>()?;
     let leases = hosts.of_hosts(keys.hosts()).map(|(host, kv)| (host, kv.lease)).collect();
@@ -218,9 +216,9 @@ async fn keep(shared: &Shared, host: HostId, lease: i64) -> Result<(u64, [Ranged
         let kept = kept.ok_or_else(|| EtcdError::away("etcd ended the renewal"))?;
         let hosts = Range { keys_only: true, ..all(keys.hosts()) };
         let ranges = [one(keys.name(host)), hosts, all(keys.states()), one(keys.head())];
-        let done = client.txn(reads(ranges)).await?;
-        if kept.header.raft_term == done.header.raft_term {
-            return Ok((kept.ttl_ms(), done.found()));
+        let (header, found) = client.read(ranges).await?;
+        if kept.header.raft_term == header.raft_term {
+            return Ok((kept.ttl_ms(), found));
         }
     }
     Err(EtcdError::away("etcd is electing a leader"))

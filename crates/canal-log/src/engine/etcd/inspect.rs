@@ -11,7 +11,7 @@ use super::connect_and_serve::connect;
 use super::error::{EtcdError, Result};
 use super::hosts::meta_of;
 use super::keys::{Keys, Name, decode};
-use super::messages::{Range, Status, Txn, all, one, put, reads, version_is};
+use super::messages::{Range, Status, Txn, all, one, put, version_is};
 use crate::engine::{Inspection, Outage, TableSize, Transport};
 
 /// Inspects the members that an address names, and through the first usable one the table in that
@@ -53,7 +53,8 @@ async fn look(client: &Client, status: &Status, keys: &Keys, seen: &mut Inspecti
     }
     let everything = Range { limit: 1, keys_only: true, ..all(keys.everything()) };
     let log = Range { limit: 1, keys_only: true, ..all(keys.log()) };
-    let done = client.txn(reads([everything, one(keys.meta()), all(keys.names()), log])).await?;
+    let ranges = [everything, one(keys.meta()), all(keys.names()), log];
+    let (_, [_, meta, names, log]) = client.read(ranges).await?;
     if seen.obstacles.is_empty() {
         // Checks that the user may write below the prefix. The version of a key is never less than
         // 0, so nothing is written.
@@ -61,7 +62,6 @@ async fn look(client: &Client, status: &Status, keys: &Keys, seen: &mut Inspecti
         let success = vec![put(keys.never_written(), Vec::new())];
         client.txn(Txn { compare, success, ..Txn::default() }).await?;
     }
-    let [_, meta, names, log] = done.found();
     if meta_of(&meta)?.is_none() {
         return Ok(());
     }

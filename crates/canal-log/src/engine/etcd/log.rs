@@ -20,8 +20,8 @@ use tokio::time::sleep;
 use super::error::{EtcdError, Result};
 use super::keys::{Keys, Pointer, State, decode, position, revision};
 use super::messages::{
-    KeyValue, Operation, Range, Ranged, Txn, all, delete, delete_all, get, is_put_after, is_there,
-    one, put, reads, revision_is, value_is, version_is,
+    Header, KeyValue, Operation, Range, Ranged, Txn, all, delete, delete_all, get, is_put_after,
+    is_there, one, put, revision_is, value_is, version_is,
 };
 use super::shared::{OwnIncarnation, Shared, declared_gone};
 use crate::engine::encoding::json;
@@ -223,11 +223,9 @@ async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp> {
     let keys = shared.keys();
     let batch = cursor.read.map_or_else(|| keys.log(), |read| keys.batch(read.host, read.sequence));
     let ranges = [one(keys.pointer()), one(batch), page(shared, cursor.position)];
-    let done = shared.client.txn(reads(ranges)).await?;
-    let revision = done.header.revision;
-    let [pointer, batch, log] = done.found();
-    let pointer: Option<Pointer> = pointer.first().map(decode).transpose()?;
-    if let Some(stopped) = stop(&cursor, pointer.as_ref(), batch.first()) {
+    let (Header { revision, .. }, [pointer, batch, log]) = shared.client.read(ranges).await?;
+    let covered = pointer.value()?.map_or(Position(0), |(Pointer { position, .. }, _)| position);
+    if let Some(stopped) = stop(&cursor, covered, batch.first()) {
         return Ok(Err(stopped));
     }
     let kvs = rest(shared, log, cursor.position, revision).await?;
@@ -238,15 +236,13 @@ async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp> {
 
 /// The snapshot, if there is one.
 async fn read_snapshot(shared: &Shared) -> Result<Option<Stored>> {
-    let done = shared.client.txn(reads([one(shared.keys().pointer())])).await?;
-    let revision = done.header.revision;
-    let [pointer] = done.found();
-    let Some(kv) = pointer.first() else { return Ok(None) };
-    let at: Pointer = decode(kv)?;
+    let (Header { revision, .. }, [pointer]) =
+        shared.client.read([one(shared.keys().pointer())]).await?;
+    let Some((at, _)) = pointer.value::<Pointer>()? else { return Ok(None) };
     let mut body = Vec::new();
     for number in 0..at.pieces {
         let range = Range { revision, ..one(shared.keys().piece(&at.name, number)) };
-        let [found] = shared.client.txn(reads([range])).await?.found();
+        let (_, [found]) = shared.client.read([range]).await?;
         body.extend(found.kvs.into_iter().flat_map(|kv| kv.value));
     }
     if Hash::of(&body) != at.body {
@@ -277,7 +273,7 @@ async fn rest(
         kvs.append(&mut found.kvs);
         let Some(key) = next else { return Ok(kvs) };
         let range = Range { key, revision, ..page(shared, after) };
-        [found] = shared.client.txn(reads([range])).await?.found();
+        (_, [found]) = shared.client.read([range]).await?;
     }
 }
 
@@ -313,13 +309,12 @@ impl Cursor {
     }
 }
 
-/// Why a reader cannot continue from a cursor; `None` if it can. `batch` is the value at the key of
-/// the batch that was read.
+/// Why a reader cannot continue from a cursor; `None` if it can. A snapshot covers the log up to
+/// `covered`. `batch` is the value at the key of the batch that was read.
 ///
-/// The batch at the pointer's own position is deleted only after there is a newer pointer, so a
+/// The batch at that position itself is deleted only after there is a newer pointer, so a
 /// reader that has read exactly up to it can be checked too.
-fn stop(cursor: &Cursor, pointer: Option<&Pointer>, batch: Option<&KeyValue>) -> Option<Answer> {
-    let covered = pointer.map_or(Position(0), |pointer| pointer.position);
+fn stop(cursor: &Cursor, covered: Position, batch: Option<&KeyValue>) -> Option<Answer> {
     let is_same_history = match (&cursor.read, batch) {
         (Some(read), Some(kv)) => {
             position(kv.mod_revision) == read.position && Hash::of(&kv.value) == read.body
@@ -344,12 +339,10 @@ async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position> {
     let mut made: Option<Pointer> = None;
     for _ in 0..STORE_TRIES {
         let ranges = [one(keys.pointer()), one(keys.head())];
-        let [pointer, head] = shared.client.txn(reads(ranges)).await?.found();
+        let (_, [pointer, head]) = shared.client.read(ranges).await?;
         let head = head.first().map_or(0, |kv| kv.mod_revision);
-        let (now, seen) = match pointer.first() {
-            Some(kv) => (decode::<Pointer>(kv)?.position, kv.mod_revision),
-            None => (Position(0), 0),
-        };
+        let pointer = pointer.value::<Pointer>()?;
+        let (now, seen) = pointer.map_or((Position(0), 0), |(it, at)| (it.position, at));
         // The new one is no newer, or belongs to a history that this etcd has lost.
         if now >= stored.position || position(head) < stored.position {
             if let Some(Pointer { name, .. }) = &made {
@@ -404,7 +397,7 @@ async fn delete_found(
 ) -> Result<()> {
     let mut range = Range { keys_only: true, limit: KEYS_PAGE, ..range };
     loop {
-        let [found] = shared.client.txn(reads([range.clone()])).await?.found();
+        let (_, [found]) = shared.client.read([range.clone()]).await?;
         let keys: Vec<_> =
             found.kvs.iter().filter(|kv| wanted(kv)).map(|kv| delete(kv.key.clone())).collect();
         for some in keys.chunks(DELETES) {
@@ -462,11 +455,6 @@ mod tests {
         Cursor::after(Some(read))
     }
 
-    fn pointer(at: u64) -> Option<Pointer> {
-        let name = String::new();
-        Some(Pointer { position: Position(at), name, pieces: 1, body: Hash::default() })
-    }
-
     #[derive(Debug, PartialEq, Eq)]
     enum CursorState {
         Good,
@@ -474,8 +462,8 @@ mod tests {
         Compacted,
     }
 
-    fn stands(cursor: &Cursor, pointer: Option<Pointer>, batch: Option<KeyValue>) -> CursorState {
-        match stop(cursor, pointer.as_ref(), batch.as_ref()) {
+    fn stands(cursor: &Cursor, covered: u64, batch: Option<KeyValue>) -> CursorState {
+        match stop(cursor, Position(covered), batch.as_ref()) {
             None => CursorState::Good,
             Some(Answer::Rewritten) => CursorState::Rewritten,
             Some(Answer::Compacted) => CursorState::Compacted,
@@ -486,37 +474,37 @@ mod tests {
     #[test]
     fn a_reader_that_finds_its_batch_goes_on_unless_a_snapshot_covers_the_next() {
         let cursor = read(5, b"a");
-        assert_eq!(stands(&cursor, None, Some(batch(5, b"a"))), CursorState::Good);
-        assert_eq!(stands(&cursor, pointer(4), Some(batch(5, b"a"))), CursorState::Good);
-        assert_eq!(stands(&cursor, pointer(5), Some(batch(5, b"a"))), CursorState::Good);
-        assert_eq!(stands(&cursor, pointer(6), Some(batch(5, b"a"))), CursorState::Compacted);
+        assert_eq!(stands(&cursor, 0, Some(batch(5, b"a"))), CursorState::Good);
+        assert_eq!(stands(&cursor, 4, Some(batch(5, b"a"))), CursorState::Good);
+        assert_eq!(stands(&cursor, 5, Some(batch(5, b"a"))), CursorState::Good);
+        assert_eq!(stands(&cursor, 6, Some(batch(5, b"a"))), CursorState::Compacted);
     }
 
     #[test]
     fn another_batch_at_the_place_is_another_history() {
         let cursor = read(5, b"a");
-        assert_eq!(stands(&cursor, None, Some(batch(5, b"b"))), CursorState::Rewritten);
-        assert_eq!(stands(&cursor, None, Some(batch(6, b"a"))), CursorState::Rewritten);
-        assert_eq!(stands(&cursor, pointer(9), Some(batch(5, b"b"))), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, 0, Some(batch(5, b"b"))), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, 0, Some(batch(6, b"a"))), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, 9, Some(batch(5, b"b"))), CursorState::Rewritten);
     }
 
     #[test]
     fn a_batch_that_is_missing_was_covered_or_never_was() {
         let cursor = read(5, b"a");
-        assert_eq!(stands(&cursor, pointer(6), None), CursorState::Compacted);
-        assert_eq!(stands(&cursor, pointer(5), None), CursorState::Rewritten);
-        assert_eq!(stands(&cursor, pointer(4), None), CursorState::Rewritten);
-        assert_eq!(stands(&cursor, None, None), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, 6, None), CursorState::Compacted);
+        assert_eq!(stands(&cursor, 5, None), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, 4, None), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, 0, None), CursorState::Rewritten);
     }
 
     #[test]
     fn behind_a_snapshot_and_before_the_first_batch_the_pointer_decides() {
         let start = Cursor::after(None);
-        assert_eq!(stands(&start, None, None), CursorState::Good);
-        assert_eq!(stands(&start, pointer(3), None), CursorState::Compacted);
+        assert_eq!(stands(&start, 0, None), CursorState::Good);
+        assert_eq!(stands(&start, 3, None), CursorState::Compacted);
         let behind = Cursor { position: Position(3), read: None };
-        assert_eq!(stands(&behind, pointer(3), None), CursorState::Good);
-        assert_eq!(stands(&behind, pointer(4), None), CursorState::Compacted);
-        assert_eq!(stands(&behind, None, None), CursorState::Rewritten);
+        assert_eq!(stands(&behind, 3, None), CursorState::Good);
+        assert_eq!(stands(&behind, 4, None), CursorState::Compacted);
+        assert_eq!(stands(&behind, 0, None), CursorState::Rewritten);
     }
 }

@@ -238,12 +238,6 @@ pub(crate) fn value_is(key: Vec<u8>, value: Vec<u8>) -> Compare {
     Compare { target: VALUE, key, value: Some(value), ..Compare::default() }
 }
 
-/// A read-only transaction: everything at one revision, which includes everything that was answered
-/// before this call.
-pub(crate) fn reads(ranges: impl IntoIterator<Item = Range>) -> Txn {
-    Txn { success: ranges.into_iter().map(get).collect(), ..Txn::default() }
-}
-
 impl TxnDone {
     /// The results of its ranges, in order. `more` is set if a limit cut one off.
     pub(crate) fn found<const N: usize>(self) -> [Ranged; N] {

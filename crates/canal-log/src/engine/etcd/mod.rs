@@ -35,7 +35,7 @@ use keys::Keys;
 /// # Errors
 /// The address is invalid, or the system has no thread or no descriptors left.
 pub fn open(mut source: Source) -> Result<EngineThread, OpenError> {
-    let keys = Keys::new(&Address::parse(&source()?)?.prefix);
+    let keys = Keys::new(&Address::parse(&source())?.prefix);
     EngineThread::start("canal-etcd", false, |caller| connect_and_serve::work(keys, source, caller))
 }
 

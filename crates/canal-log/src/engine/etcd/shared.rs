@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::client::{Client, Known};
 use super::error::{EtcdError, FULL, ROOM, Result};
 use super::keys::{Keys, State, decode};
-use super::messages::{one, reads};
+use super::messages::one;
 use crate::engine::Answer;
 use canal_core::HostId;
 
@@ -132,7 +132,7 @@ impl Shared {
         }
         let keys = self.keys();
         let ranges = [one(keys.name(host)), one(keys.state(host)), one(keys.host(host))];
-        let [name, state, lease] = self.client.txn(reads(ranges)).await?.found();
+        let (_, [name, state, lease]) = self.client.read(ranges).await?;
         let (Some(name), Some(state)) = (name.first(), state.first()) else { return Ok(None) };
         let State { ttl_ms, .. } = decode(state)?;
         let lease = lease.first().map_or(0, |kv| kv.lease);

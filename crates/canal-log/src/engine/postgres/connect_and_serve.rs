@@ -31,7 +31,7 @@ pub(super) async fn work(
     let known = RefCell::default();
     let connect = async |caller: &Caller| {
         // The address and the files that it names, as they are now.
-        let settings = Settings::parse(&source()?, &label)?;
+        let settings = Settings::parse(&source(), &label)?;
         if settings.table() != table {
             return Err(Outage::moved());
         }
@@ -50,7 +50,7 @@ pub(super) async fn work(
 /// Carries out calls, and reads what the server announces, until the session ends.
 async fn serve(session: &mut Session, caller: &mut Caller) -> Result<Infallible> {
     while let Some(begun) = session.begun() {
-        in_time(session.note(&begun)).await?;
+        in_time(session.note(begun)).await?;
     }
     loop {
         let is_behind = session.is_behind();

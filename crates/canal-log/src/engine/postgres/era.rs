@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 
 use super::error::Result;
 use super::rows::number;
-use crate::engine::era::{Era, EraChange, LACKS};
+use crate::engine::era::{Era, LACKS};
 use canal_core::HostId;
 use canal_sys::clock::boottime_ms;
 
@@ -96,8 +96,7 @@ impl Known {
     /// Whether the server has since lost something that no era reports.
     fn denies(&self, seen: &Observation) -> bool {
         let Some(last) = &self.seen else { return false };
-        let is_told = seen.noted != last.noted
-            && seen.noted.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
+        let is_told = seen.noted != last.noted && seen.noted.as_ref().is_some_and(Era::may_lack);
         last.place == seen.place && seen.is_behind(last) && !is_told
     }
 }
@@ -123,10 +122,9 @@ impl Observation {
     }
 
     /// The new era, if the log does not name it yet. `now` is in milliseconds of CLOCK_BOOTTIME.
-    pub(crate) fn begun(&self, known: &Known, now: u64) -> Option<EraChange> {
+    pub(crate) fn begun(&self, known: &Known, now: u64) -> Option<Era> {
         let sign = format!("{}/{}", self.place, self.started);
-        let before = self.noted.clone();
-        let may_lack = match &before {
+        let may_lack = match &self.noted {
             None => known.seen.is_some() && !known.confirms(self),
             Some(noted) => {
                 let noted = noted.sign.strip_suffix(LACKS).unwrap_or(&noted.sign);
@@ -141,7 +139,7 @@ impl Observation {
                 !(same_place && is_fresh && known.confirms(self))
             }
         };
-        Some(EraChange::after(before, &sign, may_lack))
+        Some(Era::after(self.noted.as_ref(), &sign, may_lack))
     }
 }
 
@@ -175,16 +173,16 @@ mod tests {
         for lost in [(9, 100), (10, 99)] {
             let lost = Observation { position: lost.0, lsn: lost.1, ..same.clone() };
             let begun = lost.begun(&known(&same), 1000).unwrap();
-            assert_eq!((begun.era.number, begun.may_lack), (5, true));
-            assert_eq!(begun.era.sign, "1/2/3/7/lacks");
+            assert_eq!((begun.number, begun.may_lack()), (5, true));
+            assert_eq!(begun.sign, "1/2/3/7/lacks");
             // Once one host has noted it, the others need not.
-            let told = Observation { noted: Some(begun.era), ..lost.clone() };
+            let told = Observation { noted: Some(begun), ..lost.clone() };
             assert_eq!(told.begun(&known(&same), 1000), None);
             assert_eq!(told.begun(&nothing(), 1000), None);
             // Unless the host that noted the era did not know of the loss.
             let other = Era { number: 5, sign: "1/2/3/7".to_owned() };
             let untold = Observation { noted: Some(other), ..lost };
-            assert!(untold.begun(&known(&same), 1000).unwrap().may_lack);
+            assert!(untold.begun(&known(&same), 1000).unwrap().may_lack());
         }
     }
 
@@ -195,20 +193,20 @@ mod tests {
         let restarted = |position| seen(Some((2, "1/2/3/8")), 8, (position, 120));
         assert_eq!(restarted(11).begun(&before, 1000), None, "nothing is lost");
         let begun = restarted(10).begun(&before, 1000).unwrap();
-        assert_eq!((begun.era.number, begun.may_lack), (3, true));
+        assert_eq!((begun.number, begun.may_lack()), (3, true));
         let again = Observation { started: 9, ..restarted(10) };
-        assert!(again.begun(&before, 1000).unwrap().may_lack);
+        assert!(again.begun(&before, 1000).unwrap().may_lack());
     }
 
     #[test]
     fn the_first_era_lacks_nothing_unless_a_host_knows_more() {
         let first = seen(None, 7, (0, 100));
         let begun = first.begun(&nothing(), 0).unwrap();
-        assert_eq!((begun.before, begun.may_lack), (None, false));
-        assert_eq!(begun.era, Era { number: 1, sign: "1/2/3/7".to_owned() });
-        assert!(!first.begun(&known(&first), 9000).unwrap().may_lack);
+        assert!(!begun.may_lack());
+        assert_eq!(begun, Era { number: 1, sign: "1/2/3/7".to_owned() });
+        assert!(!first.begun(&known(&first), 9000).unwrap().may_lack());
         let other = Observation { place: "1/2/4".to_owned(), ..first.clone() };
-        assert!(first.begun(&known(&other), 1000).unwrap().may_lack);
+        assert!(first.begun(&known(&other), 1000).unwrap().may_lack());
     }
 
     #[test]
@@ -217,7 +215,7 @@ mod tests {
         let before = known(&seen_before);
         let again = seen(Some((1, "1/2/3/7")), 8, (10, 120));
         let lacks =
-            |seen: &Observation, known: &Known, now| seen.begun(known, now).unwrap().may_lack;
+            |seen: &Observation, known: &Known, now| seen.begun(known, now).unwrap().may_lack();
         assert!(!lacks(&again, &before, 1500));
         assert!(lacks(&again, &before, 1501), "too long ago");
         assert!(lacks(&again, &nothing(), 1000), "a daemon that is started saw nothing");

@@ -20,7 +20,7 @@ use super::hosts::not_alive;
 use super::notification::Notification;
 use super::rows::{number, number_if_any};
 use super::session::{Cursor, Session};
-use crate::engine::era::EraChange;
+use crate::engine::era::Era;
 use crate::engine::{Answer, Append, Evidence, Placed, Position, Read, Stored};
 use canal_core::{HostId, UnixMillis};
 use canal_sys::clock;
@@ -125,34 +125,27 @@ FROM judged"#
 
     /// Notes an era, with a batch in the log, if the previous era is still the last on the server.
     /// Afterwards, the session knows the server's present era.
-    pub(crate) async fn note(&mut self, begun: &EraChange) -> Result<()> {
-        let row = self.row(&self.noting(begun)).await?;
-        match row.number(0) {
-            Some(position) => {
-                self.seen.noted = Some(begun.era.clone());
-                self.seen.position = position;
-                self.known.sees(&self.seen);
-            }
-            None => {
-                self.seen.noted = noted(row.number(1).unwrap_or(0), row.text(2));
-                self.seen.position = row.number(3).unwrap_or(0);
-                if self.seen.noted == begun.before {
-                    return Err(PostgresError::replaced());
-                }
-            }
+    pub(crate) async fn note(&mut self, begun: Era) -> Result<()> {
+        let row = self.row(&self.noting(&begun)).await?;
+        if let Some(position) = row.number(0) {
+            self.seen.noted = Some(begun);
+            self.seen.position = position;
+            self.known.sees(&self.seen);
+            return Ok(());
         }
-        Ok(())
+        let noted = noted(row.number(1).unwrap_or(0), row.text(2));
+        let before = std::mem::replace(&mut self.seen.noted, noted);
+        self.seen.position = row.number(3).unwrap_or(0);
+        if self.seen.noted == before { Err(PostgresError::replaced()) } else { Ok(()) }
     }
 
     /// The statements that note an era, in one message and so in one transaction. They take the
     /// lock of the head as an append does.
-    fn noting(&self, begun: &EraChange) -> String {
+    fn noting(&self, begun: &Era) -> String {
         let (schema, table) = (&self.schema, self.seen.table);
-        let (number, sign) = (begun.era.number, quoted(&begun.era.sign));
-        let (before, before_sign) = match &begun.before {
-            Some(before) => (before.number, quoted(&before.sign)),
-            None => (0, String::new()),
-        };
+        let numbered = |era: &Era| (era.number, era.sign.replace('\'', "''"));
+        let (number, sign) = numbered(begun);
+        let (before, before_sign) = self.seen.noted.as_ref().map(numbered).unwrap_or_default();
         let body = const_hex::encode(begun.batch(UnixMillis(clock::unix_ms())));
         format!(
             r#"SELECT FROM "{schema}".head FOR UPDATE;
@@ -337,10 +330,6 @@ fn placed(row: &Row, column: usize) -> Result<Placed> {
         sequence: number(row, column + 2)?,
         body: row.try_get(column + 3)?,
     })
-}
-
-fn quoted(text: &str) -> String {
-    text.replace('\'', "''")
 }
 
 fn fenced(verdict: &str, append: &Append, last: u64, ended: u64) -> String {

@@ -33,7 +33,7 @@ use settings::url::Settings;
 /// # Errors
 /// [`OpenError`].
 pub fn open(mut source: Source, label: &str) -> Result<EngineThread, OpenError> {
-    let table = Settings::parse(&source()?, label)?.table();
+    let table = Settings::parse(&source(), label)?.table();
     let label = label.to_owned();
     EngineThread::start("canal-postgres", true, |caller| {
         connect_and_serve::work(table, label, source, caller)

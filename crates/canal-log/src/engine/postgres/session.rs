@@ -18,7 +18,7 @@ use super::notification::{Notification, Seal};
 use super::rows::TextRow;
 use super::settings::url::Settings;
 use crate::engine::engine_thread::{self, RenewBy};
-use crate::engine::era::EraChange;
+use crate::engine::era::Era;
 use canal_sys::clock::boottime_ms;
 
 /// The time limit for any request to the server. The server itself gives up slightly earlier,
@@ -210,7 +210,7 @@ impl Session {
     }
 
     /// The new era, if the log does not name it. If it does, this host has seen it, too.
-    pub(super) fn begun(&mut self) -> Option<EraChange> {
+    pub(super) fn begun(&mut self) -> Option<Era> {
         let begun = self.seen.begun(&self.known, boottime_ms());
         if begun.is_none() {
             self.known.sees(&self.seen);
