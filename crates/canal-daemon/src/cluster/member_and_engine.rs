@@ -101,7 +101,7 @@ impl Cluster {
         holder_record: HolderRecord,
         tokens: SentTokens,
     ) -> Self {
-        member.memory = tokens.memory(Some(&holder_record));
+        member.memory = tokens.memory(&holder_record);
         member.identity.dir_number = holder_record.content().dir_number.unwrap_or_default();
         member.start(now());
         Self {

@@ -75,11 +75,9 @@ impl SentTokens {
     }
 
     /// The facts that the member needs about the grants that earlier daemons of this place sent.
-    pub(super) fn memory(&self, record: Option<&HolderRecord>) -> Memory {
-        let epoch = self.noted.epoch;
-        let recorded = record.map_or(Token(0), |record| record.content().largest);
-        let holders = record.into_iter().flat_map(|record| record.each().values());
-        let marks = holders.filter_map(|holder| holder.mark);
+    pub(super) fn memory(&self, record: &HolderRecord) -> Memory {
+        let (epoch, recorded) = (self.noted.epoch, record.content().largest);
+        let marks = record.each().values().filter_map(|holder| holder.mark);
         Memory {
             epoch,
             mark: marks.max_by_key(|mark| mark.position),
@@ -128,6 +126,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use canal_sys::process::Origin;
 
     fn place(dir: &Path) -> Place {
         Place::find(Some(&dir.join("canal.sock")), 0).unwrap()
@@ -137,22 +136,27 @@ mod tests {
         SentTokens::open(&place(dir), "etcd://one").unwrap()
     }
 
+    fn memory_of(tokens: &SentTokens) -> Memory {
+        let dir = tempfile::tempdir().unwrap();
+        tokens.memory(&HolderRecord::open(dir.path(), Origin::read().unwrap(), false).unwrap())
+    }
+
     #[test]
     fn a_crash_counts_the_whole_block_as_told_and_a_clean_end_only_what_was_told() {
         let dir = tempfile::tempdir().unwrap();
         let mut tokens = open(dir.path());
-        assert_eq!(tokens.memory(None), Memory::default());
+        assert_eq!(memory_of(&tokens), Memory::default());
         for token in [7, 8, 600] {
             tokens.tell(Token(token), Some(5)).unwrap();
         }
-        let memory = open(dir.path()).memory(None);
+        let memory = memory_of(&open(dir.path()));
         assert_eq!((memory.told, memory.bound), (Token(0), Token(1_006)));
         assert_eq!(memory.epoch, Some(5));
         tokens.tell(Token(1_007), Some(5)).unwrap();
-        let memory = open(dir.path()).memory(None);
+        let memory = memory_of(&open(dir.path()));
         assert_eq!((memory.told, memory.bound), (Token(600), Token(2_006)));
         tokens.close().unwrap();
-        let memory = open(dir.path()).memory(None);
+        let memory = memory_of(&open(dir.path()));
         assert_eq!((memory.told, memory.bound), (Token(1_007), Token(1_007)));
     }
 
@@ -174,7 +178,7 @@ mod tests {
     fn tokens_told_over_another_engine_are_only_a_bound() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path()).tell(Token(7), Some(5)).unwrap();
-        let memory = SentTokens::open(&place(dir.path()), "etcd://two").unwrap().memory(None);
+        let memory = memory_of(&SentTokens::open(&place(dir.path()), "etcd://two").unwrap());
         assert_eq!((memory.epoch, memory.told, memory.bound), (None, Token(0), Token(1_006)));
     }
 

@@ -85,7 +85,7 @@ impl Settings {
 
 /// The outage for a TTL that leaves no time to stop commands.
 pub(super) fn too_short(why: String) -> Outage {
-    Outage::refused(why, Some("choose a longer TTL".to_owned()))
+    Outage::refused(why, Some("choose a longer TTL"))
 }
 
 #[cfg(test)]

@@ -330,13 +330,13 @@ impl Outage {
     }
 
     /// The engine is unusable at present.
-    pub fn refused(why: impl Into<String>, hint: Option<String>) -> Self {
-        Self { why: why.into(), hint, refused: true }
+    pub fn refused(why: impl Into<String>, hint: Option<&str>) -> Self {
+        Self { why: why.into(), hint: hint.map(str::to_owned), refused: true }
     }
 
     /// The address names another table than before. A daemon stays with its first table.
     pub(in crate::engine) fn moved() -> Self {
-        let hint = "run `canal daemon --replace` to change to the other one".to_owned();
+        let hint = "run `canal daemon --replace` to change to the other one";
         Self::refused("the configuration now names another table", Some(hint))
     }
 }

@@ -182,7 +182,7 @@ mod tests {
         assert!(found[5].2.ends_with(", 2 more"), "{found:?}");
         let taken = SeenEngine { label_taken_by: Some(identity("web")), ..engine(seen.clone()) };
         assert_eq!(lines(&taken)[5].0, Level::Problem);
-        let refused = Outage::refused("no right", Some("GRANT".to_owned()));
+        let refused = Outage::refused("no right", Some("GRANT"));
         let seen = Inspection { obstacles: vec![refused], transport: Transport::Plain, ..seen };
         let found = about(&engine(seen));
         let levels: Vec<_> = found.iter().map(|it| (it.about, it.level)).collect();

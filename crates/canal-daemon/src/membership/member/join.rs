@@ -97,7 +97,7 @@ impl Member {
                 Claim::Gone(Some(evidence)) => self.writer.push_end(Ends { host, evidence }),
                 Claim::Lives => {
                     let why = format!("another host has the name `{}`: {who}", self.identity.label);
-                    let hint = "give this host another name with --host".to_owned();
+                    let hint = "give this host another name with --host";
                     self.hinder(Outage::refused(why, Some(hint)));
                     self.label_taken_by = Some(host);
                     return;

@@ -275,7 +275,7 @@ impl Member {
 
     pub(in crate::membership) fn differs(&mut self, Differs(revision): Differs) {
         let why = format!("{} at revision {revision}", LostWhy::Differs);
-        let hint = "report this bug, with the versions of canal on all hosts".to_owned();
+        let hint = "report this bug, with the versions of canal on all hosts";
         self.hinder(Outage::refused(why, Some(hint)));
     }
 }

@@ -17,7 +17,7 @@ impl Member {
             Ok(kept) => kept,
             Err(why) => {
                 let why = format!("cannot use the snapshot in the engine: {why}");
-                return self.stall(Outage::refused(why, Some(SAME_VERSION.to_owned())));
+                return self.stall(Outage::refused(why, Some(SAME_VERSION)));
             }
         };
         let Some(incarnation) = self.incarnation.as_mut().filter(|it| !it.is_read) else {
@@ -134,7 +134,7 @@ impl Member {
             Ok(step) => step,
             Err(trouble) => {
                 let is_unreadable = matches!(trouble, Trouble::Unreadable(_));
-                let hint = is_unreadable.then(|| SAME_VERSION.to_owned());
+                let hint = is_unreadable.then_some(SAME_VERSION);
                 self.stall(Outage::refused(trouble.to_string(), hint));
                 return false;
             }

@@ -146,7 +146,7 @@ fn errors_that_an_operator_can_mend_end_no_membership_before_its_deadline() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
     host.events.clear();
-    let password = Outage::refused("wrong password", Some("check it".to_owned()));
+    let password = Outage::refused("wrong password", Some("check it"));
     let Deadline { kill_at, .. } = host.member.deadline;
     host.tell(100, Answer::Away(password.clone()));
     assert_eq!(host.events, [Event::Away(password.clone())]);

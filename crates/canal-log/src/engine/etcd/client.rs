@@ -16,7 +16,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Request, Status, Streaming};
+use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
@@ -200,14 +200,12 @@ impl Client {
     }
 
     /// Waits for a stream's next message, within the bound on one call.
-    pub(crate) async fn within<T>(
+    pub(crate) async fn within<T, E: Into<EtcdError>>(
         &self,
-        answer: impl Future<Output = Result<T, Status>>,
+        answer: impl Future<Output = Result<T, E>>,
     ) -> Result<T> {
-        match timeout(self.known.patience.get(), answer).await {
-            Ok(done) => Ok(done?),
-            Err(_) => Err(EtcdError::away(SILENT)),
-        }
+        let done = timeout(self.known.patience.get(), answer).await;
+        done.map_err(|_| EtcdError::away(SILENT))?.map_err(Into::into)
     }
 
     /// Gets a token, if the address names a user.
@@ -243,11 +241,10 @@ impl Client {
 
     async fn ready(&self) -> Result<Grpc<Channel>> {
         let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
-        match timeout(self.known.patience.get(), grpc.ready()).await {
-            Ok(Ok(())) => Ok(grpc),
-            Ok(Err(error)) => Err(EtcdError::away(innermost(&error))),
-            Err(_) => Err(EtcdError::away(SILENT)),
-        }
+        let ready =
+            async { grpc.ready().await.map_err(|error| EtcdError::away(innermost(&error))) };
+        self.within(ready).await?;
+        Ok(grpc)
     }
 
     fn request<T>(&self, message: T) -> Request<T> {

@@ -38,7 +38,7 @@ impl EtcdError {
 
     /// An error that a person has to fix, and how.
     pub(super) fn refused(why: impl Into<String>, hint: &str) -> Self {
-        Self::Outage(Outage::refused(why, Some(hint.to_owned())))
+        Self::Outage(Outage::refused(why, Some(hint)))
     }
 
     pub(super) fn forbidden() -> Self {

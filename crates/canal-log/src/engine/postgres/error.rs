@@ -36,8 +36,8 @@ impl PostgresError {
     }
 
     /// An error that a person has to fix, and how.
-    pub(super) fn refused(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Outage(Outage::refused(why, Some(hint.into())))
+    pub(super) fn refused(why: impl Into<String>, hint: &str) -> Self {
+        Self::Outage(Outage::refused(why, Some(hint)))
     }
 
     /// Whether a person has to fix the cause.

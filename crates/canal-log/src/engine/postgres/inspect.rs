@@ -83,12 +83,12 @@ impl Session {
     /// The reason why a daemon that logs in as this user cannot use or create the tables.
     async fn obstacle(&self, found: &ExistingTables) -> Result<Option<Outage>> {
         let (schema, ExistingTables { database, user, .. }) = (&self.schema, found);
-        let refused = |why: String, hint: String| PostgresError::refused(why, hint).into();
+        let refused = |why: String, hint: &str| PostgresError::refused(why, hint).into();
         if found.head {
             let missing = self.missing_privileges().await?;
             let why =
                 format!("{user} may not use the tables in schema {schema}: {missing} is missing");
-            let hint = "let all hosts log in as the user that created them".to_owned();
+            let hint = "let all hosts log in as the user that created them";
             return Ok((!missing.is_empty()).then(|| refused(why, hint)));
         }
         if found.tables {
@@ -111,7 +111,7 @@ impl Session {
             )
         };
         let may = self.row(&question).await?.text(0) == "t";
-        Ok((!may).then(|| refused(why, hint)))
+        Ok((!may).then(|| refused(why, &hint)))
     }
 
     /// The rights to the schema and tables that this user lacks, as text: `USAGE, UPDATE on head`.

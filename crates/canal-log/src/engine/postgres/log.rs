@@ -44,15 +44,16 @@ impl Session {
                 let position = Position(head);
                 self.known.reaches(head);
                 let mut answers = vec![Answer::Appended { host, sequence, position }];
-                // Without announcements, this host has to fetch the batches before its own.
-                if let Some(cursor) = self.cursor.as_mut().filter(|_| !self.listens) {
-                    cursor.learn_head(head);
-                }
-                // The next batch in the log is known, so there is nothing to fetch.
-                if let Some(cursor) = self.cursor.as_mut().filter(|it| it.next_is(head)) {
-                    cursor.read_to(head);
-                    let body = append.body.clone();
-                    answers.push(Answer::Batches(vec![Placed { position, host, sequence, body }]));
+                if let Some(cursor) = &mut self.cursor {
+                    if cursor.next_is(head) {
+                        // The next batch in the log is known, so there is nothing to fetch.
+                        cursor.read_to(head);
+                        let placed = Placed { position, host, sequence, body: append.body.clone() };
+                        answers.push(Answer::Batches(vec![placed]));
+                    } else if !self.listens {
+                        // Without announcements, this host has to fetch the batches before its own.
+                        cursor.learn_head(head);
+                    }
                 }
                 Ok(answers)
             }

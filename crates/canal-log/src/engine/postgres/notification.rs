@@ -53,23 +53,19 @@ impl Seal {
     /// The SQL expression of a payload, where `position` and `epoch` are columns. The server has
     /// SHA-256 but no HMAC. Plain hashing is safe here because the signed text has a fixed length.
     pub(super) fn payload(&self, append: &Append) -> String {
-        let sealed = (append.body.len() <= BODY_MAX).then(|| self.seal(append)).flatten();
-        let Some((check, body)) = sealed else { return "position::text".to_owned() };
+        let Append { host, sequence, ref body, .. } = *append;
+        if body.len() > BODY_MAX {
+            return "position::text".to_owned();
+        }
+        let whole = self.check(host, sequence, body).finalize().into_bytes();
+        let check = std::array::from_fn(|at| whole[at]);
+        let mut body = body.clone();
+        self.hide(&check, &mut body);
         let (check, body) = (const_hex::encode(check), const_hex::encode(body));
-        let (host, sequence) = (append.host.0, append.sequence);
         format!(
             "position || ' {host} {sequence} {check} {body} ' || \
              encode(sha256(epoch || int8send(position) || '\\x{check}'::bytea || epoch), 'hex')"
         )
-    }
-
-    fn seal(&self, append: &Append) -> Option<([u8; CHECK], Vec<u8>)> {
-        let Append { host, sequence, body, .. } = append;
-        let whole = self.check(*host, *sequence, body)?.finalize().into_bytes();
-        let check = std::array::from_fn(|at| whole[at]);
-        let mut body = body.clone();
-        self.hide(&check, &mut body)?;
-        Some((check, body))
     }
 
     /// The batch in a notification, if there is one and it is genuine.
@@ -88,30 +84,30 @@ impl Seal {
             return None;
         }
         let mut body = const_hex::decode(body).ok()?;
-        self.hide(&check, &mut body)?;
-        self.check(host, sequence, &body)?.verify_truncated_left(&check).ok()?;
+        self.hide(&check, &mut body);
+        self.check(host, sequence, &body).verify_truncated_left(&check).ok()?;
         Some(Placed { position: Position(notification.head), host, sequence, body })
     }
 
-    fn check(&self, host: HostId, sequence: u64, body: &[u8]) -> Option<Hmac<Sha256>> {
-        let mac = self.mac(b"check")?.chain_update(self.table.to_be_bytes());
+    fn check(&self, host: HostId, sequence: u64, body: &[u8]) -> Hmac<Sha256> {
+        let mac = self.mac(b"check").chain_update(self.table.to_be_bytes());
         let mac = mac.chain_update(host.0.to_be_bytes()).chain_update(sequence.to_be_bytes());
-        Some(mac.chain_update(body))
+        mac.chain_update(body)
     }
 
     /// Hides a body, or reveals it again. Each body has its own check and therefore its own stream.
-    fn hide(&self, check: &[u8; CHECK], body: &mut [u8]) -> Option<()> {
+    fn hide(&self, check: &[u8; CHECK], body: &mut [u8]) {
         for (number, block) in (0u64..).zip(body.chunks_mut(32)) {
-            let mac = self.mac(b"stream")?.chain_update(check).chain_update(number.to_be_bytes());
+            let mac = self.mac(b"stream").chain_update(check).chain_update(number.to_be_bytes());
             let stream = mac.finalize().into_bytes();
             block.iter_mut().zip(stream).for_each(|(byte, with)| *byte ^= with);
         }
-        Some(())
     }
 
-    /// Never `None`: HMAC accepts keys of any length.
-    fn mac(&self, purpose: &[u8]) -> Option<Hmac<Sha256>> {
-        Some(Hmac::new_from_slice(&self.epoch).ok()?.chain_update(purpose))
+    fn mac(&self, purpose: &[u8]) -> Hmac<Sha256> {
+        let mac = Hmac::new_from_slice(&self.epoch);
+        let mac = mac.unwrap_or_else(|_| unreachable!("HMAC accepts keys of any length"));
+        mac.chain_update(purpose)
     }
 }
 

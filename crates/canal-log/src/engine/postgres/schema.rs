@@ -71,18 +71,18 @@ impl Session {
         if found.tables {
             return Err(foreign(schema));
         }
-        let denied = |error, hint: String| match PostgresError::is_denied(&error) {
+        let denied = |error, hint: &str| match PostgresError::is_denied(&error) {
             true => PostgresError::refused(Outage::from(PostgresError::from(error)).why, hint),
             false => PostgresError::from(error),
         };
         if !found.schema {
             let create = format!("CREATE SCHEMA \"{schema}\"");
             let hint = format!("GRANT CREATE ON DATABASE {} TO {}", found.database, found.user);
-            self.client.batch_execute(&create).await.map_err(|error| denied(error, hint))?;
+            self.client.batch_execute(&create).await.map_err(|error| denied(error, &hint))?;
         }
         let hint = format!("GRANT USAGE, CREATE ON SCHEMA \"{schema}\" TO {}", found.user);
         let tables = TABLES.replace(":\"schema\"", &format!("\"{schema}\""));
-        self.client.batch_execute(&tables).await.map_err(|error| denied(error, hint))?;
+        self.client.batch_execute(&tables).await.map_err(|error| denied(error, &hint))?;
         let epoch = &self.proof;
         let head = format!(
             "INSERT INTO \"{schema}\".head (format, epoch) VALUES ({FORMAT}, '\\x{epoch}'); COMMIT"
