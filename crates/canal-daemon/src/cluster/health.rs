@@ -151,7 +151,7 @@ impl Cluster {
     /// Ends a daemon that runs in the foreground, if the record of holders is empty: a person sees
     /// the error and can start the daemon again.
     pub(crate) fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {
-        if self.lives_on || !self.terminator.record.each().is_empty() {
+        if self.on_demand || self.let_in || !self.terminator.record.each().is_empty() {
             return Ok(());
         }
         let what = format!("cannot join {}: {why}", self.name);

@@ -266,7 +266,7 @@ impl Decide {
     pub(crate) fn begin_membership(&mut self, host: HostId, conns: &Conns) -> io::Result<()> {
         self.ledger.host = host;
         let Some(cluster) = self.cluster.as_deref_mut() else { return Ok(()) };
-        (cluster.lives_on, cluster.let_in) = (true, true);
+        cluster.let_in = true;
         let Cluster { name, member, mark, page, terminator, watcher, .. } = cluster;
         let new = Writer::create(host.0, name, &member.identity.label, member.deadline)?;
         // For later daemons.

@@ -38,9 +38,10 @@ pub(crate) struct Cluster {
     answers: VecDeque<Answer>,
     /// The name of the engine in messages. It contains no password.
     pub(super) name: String,
-    /// Whether the daemon keeps running if the engine refuses this host. If not, the daemon ends
-    /// with an error: it runs in the foreground, a person sees the error, and nothing was held yet.
-    pub(super) lives_on: bool,
+    /// Whether a client started this daemon. If not, and the engine refuses this host, the daemon
+    /// ends with an error: it runs in the foreground, a person sees the error, and nothing was held
+    /// yet.
+    pub(super) on_demand: bool,
     /// Whether this host was a member while this daemon ran.
     pub(super) let_in: bool,
     /// How long changes of this host took to come back from the log.
@@ -97,7 +98,7 @@ impl Cluster {
     pub(crate) fn new(
         mut member: Member,
         (name, engine): (String, Box<dyn Engine>),
-        lives_on: bool,
+        on_demand: bool,
         holder_record: HolderRecord,
         tokens: SentTokens,
     ) -> Self {
@@ -109,7 +110,7 @@ impl Cluster {
             engine,
             answers: VecDeque::new(),
             name,
-            lives_on,
+            on_demand,
             let_in: false,
             appends: Histogram::default(),
             began_ms: clock::boottime_ms(),

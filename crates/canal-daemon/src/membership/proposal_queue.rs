@@ -160,9 +160,9 @@ impl Writer {
     }
 
     /// The tickets of everything that is not in the log.
-    pub(super) fn give_up(&mut self) -> Vec<Ticket> {
-        let in_flight = self.in_flight.take().into_iter().flat_map(|in_flight| in_flight.tickets);
-        let queued = std::mem::take(&mut self.queue).into_iter().map(|(_, ticket)| ticket);
-        in_flight.chain(queued).flatten().collect()
+    pub(super) fn give_up(self) -> impl Iterator<Item = Ticket> {
+        let in_flight = self.in_flight.into_iter().flat_map(|in_flight| in_flight.tickets);
+        let queued = self.queue.into_iter().map(|(_, ticket)| ticket);
+        in_flight.chain(queued).flatten()
     }
 }

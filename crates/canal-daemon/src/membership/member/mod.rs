@@ -260,11 +260,10 @@ impl Member {
 
     pub(in crate::membership) fn begin_anew(&mut self) {
         self.memory.mark = self.mark().or(self.memory.mark);
-        let given_up = self.writer.give_up();
-        self.events.extend(given_up.into_iter().map(|ticket| Event::Dropped { ticket }));
+        let given_up = std::mem::take(&mut self.writer).give_up();
+        self.events.extend(given_up.map(|ticket| Event::Dropped { ticket }));
         self.incarnation = None;
         self.recovering = None;
-        self.writer = Writer::default();
         self.failure_detector.seen.clear();
         self.unknown_since.clear();
         // A new history begins.

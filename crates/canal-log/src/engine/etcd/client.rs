@@ -21,7 +21,7 @@ use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
 use super::address::{Address, Tls, User};
-use super::error::{BAD_TOKEN, EtcdError, LOST, Result, SILENT, certificate};
+use super::error::{EtcdError, LOST, Result, SILENT, certificate};
 use super::messages::{
     Authenticate, Authenticated, Header, KeyValue, NO_DELETE, Range, Ranged,
     Status as MemberStatus, Txn, TxnDone, WatchCreate, WatchRequest, Watched, end_of, get,
@@ -116,18 +116,14 @@ impl Client {
     }
 
     /// Does some work, and once more with a new token if etcd refuses the present one: the work was
-    /// then not done. Fails with `bad_token` if etcd refuses the new one, too.
-    pub(crate) async fn with_token<T>(
-        &self,
-        bad_token: EtcdError,
-        work: impl AsyncFn() -> Result<T>,
-    ) -> Result<T> {
+    /// then not done.
+    pub(crate) async fn with_token<T>(&self, work: impl AsyncFn() -> Result<T>) -> Result<T> {
         match work().await {
             Err(EtcdError::Token) => {}
             done => return done,
         }
         self.log_in().await?;
-        work().await.map_err(|error| if error == EtcdError::Token { bad_token } else { error })
+        work().await
     }
 
     /// Sends one question and returns its answer.
@@ -136,8 +132,7 @@ impl Client {
         path: &'static str,
         question: impl Message + Clone + 'static,
     ) -> Result<A> {
-        let ask = async || self.unary(path, self.request(question.clone())).await;
-        self.with_token(EtcdError::away(BAD_TOKEN), ask).await
+        self.with_token(async || self.unary(path, self.request(question.clone())).await).await
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnDone> {
@@ -188,15 +183,16 @@ impl Client {
             filters: vec![NO_DELETE],
             fragment: true,
         };
-        self.with_token(EtcdError::forbidden(), async || {
+        let watch = self.with_token(async || {
             let ask = WatchRequest { create: Some(create.clone()) };
             // The watch ends when the stream of questions ends.
             let asks = tokio_stream::once(ask).chain(tokio_stream::pending());
             let mut watch = Watch(self.stream("/etcdserverpb.Watch/Watch", asks).await?);
             unless_canceled(self.within(watch.0.message()).await?)?;
             Ok(watch)
-        })
-        .await
+        });
+        // A new token does not help: the right is missing.
+        watch.await.map_err(|it| if it == EtcdError::Token { EtcdError::forbidden() } else { it })
     }
 
     /// Waits for a stream's next message, within the bound on one call.
@@ -302,9 +298,12 @@ fn refused(error: &tonic::transport::Error, tls: bool) -> EtcdError {
 
 /// The error of a member, with its name.
 pub(crate) fn explained(error: EtcdError, endpoint: &str, address: &Address) -> Outage {
-    let EtcdError::Outage(Outage { why, refused: false, .. }) = error else { return error.into() };
-    let speaks_tls = why.starts_with(LOST) && address.tls.is_none();
-    let why = if speaks_tls { CLOSES_AT_ONCE } else { &why };
+    let outage = Outage::from(error);
+    if outage.refused || outage.hint.is_some() {
+        return outage;
+    }
+    let speaks_tls = outage.why.starts_with(LOST) && address.tls.is_none();
+    let why = if speaks_tls { CLOSES_AT_ONCE } else { &outage.why };
     Outage::unreachable(format!("etcd at {endpoint}: {why}"))
 }
 

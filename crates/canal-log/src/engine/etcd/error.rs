@@ -20,7 +20,7 @@ pub(super) enum EtcdError {
     #[error("etcd compacts too early")]
     OtherRevision,
     /// The token has expired, or the users were changed: log in again.
-    #[error("{BAD_TOKEN}")]
+    #[error("etcd refuses the token that it issued")]
     Token,
     /// The lease has ended.
     #[error("a lease in etcd ended early")]
@@ -60,9 +60,6 @@ impl From<EtcdError> for Outage {
         }
     }
 }
-
-/// The message for a token that etcd issued and does not accept.
-pub(crate) const BAD_TOKEN: &str = "etcd refuses the token that it issued";
 
 /// The message for an etcd at its quota.
 pub(crate) const FULL: &str = "etcd is out of space and refuses writes";

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::error::{BAD_TOKEN, EtcdError, Result};
+use super::error::{EtcdError, Result};
 use super::keys::{Format, Meta, Name, State, decode, position};
 use super::messages::{
     Lease, LeaseGrant, LeaseLives, Range, Ranged, Txn, all, delete, one, put, put_leased,
@@ -101,7 +101,7 @@ async fn look(shared: &Shared) -> Result<Registry> {
 
 /// The format and epoch of the log, if it exists and this program can read it.
 pub(crate) fn meta_of(found: &Ranged) -> Result<Option<Meta>> {
-    let Some(kv) = found.first() else { return Ok(None) };
+    let Some(kv) = found.kvs.first() else { return Ok(None) };
     let Format { format } = decode(kv)?;
     if format == FORMAT {
         return decode(kv).map(Some);
@@ -182,12 +182,12 @@ pub(crate) async fn renew(shared: Shared, host: HostId, asked_at: u64) -> Result
             let (ttl_ms, [name, hosts, states, head]) = keep(&shared, host, own.lease).await?;
             let key = shared.keys().host(host);
             let is_held = hosts.kvs.iter().any(|kv| kv.key == key && kv.lease == own.lease);
-            if name.first().is_none_or(|kv| kv.value != own.name) {
+            if name.kvs.first().is_none_or(|kv| kv.value != own.name) {
                 declared_gone(host)
             } else if ttl_ms == 0 || !is_held {
                 lost
             } else {
-                let head = head.first().map_or(Position(0), |kv| position(kv.mod_revision));
+                let head = head.kvs.first().map_or(Position(0), |kv| position(kv.mod_revision));
                 shared.engine.reaches(head.0);
                 Answer::Renewed { asked_at, ttl_ms, head, hosts: alive(&shared, &hosts, &states)? }
             }
@@ -207,7 +207,7 @@ async fn keep(shared: &Shared, host: HostId, lease: i64) -> Result<(u64, [Ranged
     for _ in 0..RENEW_TRIES {
         // On a separate stream, so that an answer cannot be mistaken for that to another request.
         let client = &shared.client;
-        let kept = client.with_token(EtcdError::away(BAD_TOKEN), async || {
+        let kept = client.with_token(async || {
             let question = tokio_stream::once(Lease { id: lease });
             let mut kept = client.stream("/etcdserverpb.Lease/LeaseKeepAlive", question).await?;
             client.within(kept.message()).await

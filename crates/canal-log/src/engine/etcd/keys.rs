@@ -85,7 +85,7 @@ fn below<'a>(prefix: &[u8], key: &'a [u8]) -> Option<&'a str> {
 impl Ranged {
     /// The decoded value of the only key, if it exists, and the revision that put it.
     pub(super) fn value<T: DeserializeOwned>(&self) -> Result<Option<(T, i64)>> {
-        self.first().map(|kv| Ok((decode(kv)?, kv.mod_revision))).transpose()
+        self.kvs.first().map(|kv| Ok((decode(kv)?, kv.mod_revision))).transpose()
     }
 
     /// The keys that consist of `prefix` and the number of a host.

@@ -77,8 +77,8 @@ async fn append_once(shared: &Shared, append: &Append) -> Result<Answer> {
         return Ok(Answer::Appended { host, sequence, position });
     }
     let [name, state, batch] = done.found();
-    let lives = name.first().is_some_and(|kv| kv.value == own.name);
-    verdict(append, state.first().filter(|_| lives), batch.first())
+    let lives = name.kvs.first().is_some_and(|kv| kv.value == own.name);
+    verdict(append, state.kvs.first().filter(|_| lives), batch.kvs.first())
 }
 
 /// The transaction that appends a batch, or reads why it cannot.
@@ -225,7 +225,7 @@ async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp> {
     let ranges = [one(keys.pointer()), one(batch), page(shared, cursor.position)];
     let (Header { revision, .. }, [pointer, batch, log]) = shared.client.read(ranges).await?;
     let covered = pointer.value()?.map_or(Position(0), |(Pointer { position, .. }, _)| position);
-    if let Some(stopped) = stop(&cursor, covered, batch.first()) {
+    if let Some(stopped) = stop(&cursor, covered, batch.kvs.first()) {
         return Ok(Err(stopped));
     }
     let kvs = rest(shared, log, cursor.position, revision).await?;
@@ -340,7 +340,7 @@ async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position> {
     for _ in 0..STORE_TRIES {
         let ranges = [one(keys.pointer()), one(keys.head())];
         let (_, [pointer, head]) = shared.client.read(ranges).await?;
-        let head = head.first().map_or(0, |kv| kv.mod_revision);
+        let head = head.kvs.first().map_or(0, |kv| kv.mod_revision);
         let pointer = pointer.value::<Pointer>()?;
         let (now, seen) = pointer.map_or((Position(0), 0), |(it, at)| (it.position, at));
         // The new one is no newer, or belongs to a history that this etcd has lost.

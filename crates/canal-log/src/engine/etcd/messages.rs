@@ -247,10 +247,6 @@ impl TxnDone {
 }
 
 impl Ranged {
-    pub(crate) fn first(&self) -> Option<&KeyValue> {
-        self.kvs.first()
-    }
-
     /// Where the next page begins, if a limit cut this one off.
     pub(crate) fn next_key(&self) -> Option<Vec<u8>> {
         let last = self.kvs.last().filter(|_| self.more)?;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::client::{Client, Known};
 use super::error::{EtcdError, FULL, ROOM, Result};
-use super::keys::{Keys, State, decode};
+use super::keys::{Keys, State};
 use super::messages::one;
 use crate::engine::Answer;
 use canal_core::HostId;
@@ -133,9 +133,11 @@ impl Shared {
         let keys = self.keys();
         let ranges = [one(keys.name(host)), one(keys.state(host)), one(keys.host(host))];
         let (_, [name, state, lease]) = self.client.read(ranges).await?;
-        let (Some(name), Some(state)) = (name.first(), state.first()) else { return Ok(None) };
-        let State { ttl_ms, .. } = decode(state)?;
-        let lease = lease.first().map_or(0, |kv| kv.lease);
+        let (Some(name), Some((State { ttl_ms, .. }, _))) = (name.kvs.first(), state.value()?)
+        else {
+            return Ok(None);
+        };
+        let lease = lease.kvs.first().map_or(0, |kv| kv.lease);
         let own = OwnIncarnation { name: name.value.clone(), lease, ttl_ms };
         self.engine.remember(host, own.clone());
         Ok(Some(own))
