@@ -8,23 +8,12 @@
 #[path = "../tests/fixtures/isolation.rs"]
 mod isolation;
 
-#[doc(hidden)]
-pub use canal_core as core;
-#[doc(hidden)]
-pub use canal_daemon as daemon;
-#[doc(hidden)]
-pub use canal_lock::client;
-#[doc(hidden)]
-pub use canal_log as log;
-#[doc(hidden)]
-pub use canal_nodes as nodes;
-#[doc(hidden)]
-pub use canal_protocol as protocol;
-#[doc(hidden)]
-pub use canal_run as run;
-#[doc(hidden)]
-pub use canal_sys as sys;
 use canal_text::{duration, safe_text, shell_word};
+#[doc(hidden)]
+pub use {
+    canal_core as core, canal_daemon as daemon, canal_lock::client, canal_log as log,
+    canal_nodes as nodes, canal_protocol as protocol, canal_run as run, canal_sys as sys,
+};
 
 pub use canal_lock::{
     Client, Endpoint, Error, ErrorKind, GrantedKey, Guard, Lock, Lost, LostReason, Mode, OnLost,

@@ -148,7 +148,12 @@ impl From<NodeFailure> for Failed {
 impl From<ClientError> for Failed {
     fn from(error: ClientError) -> Self {
         let hint = match &error {
-            ClientError::Start(message) => return started_badly(message),
+            // The daemon explains itself in the format of this program: `canal: …`, `hint: …`.
+            ClientError::Start(message) => {
+                let first = message.lines().next().unwrap_or_default();
+                let hint = message.lines().skip(1).find_map(|line| line.strip_prefix("hint: "));
+                return Self::new(first.strip_prefix("canal: ").unwrap_or(first)).hint_if(hint);
+            }
             ClientError::Failure(failure) => failure.hint.as_deref().map(str::to_owned),
             ClientError::Abandoned => Some("keep waiting with `--unattended`".to_owned()),
             ClientError::NoDaemon(it) if it.rule == Rule::Shared => Some(not_on_demand(it)),
@@ -182,23 +187,15 @@ impl From<ClientError> for Failed {
         let message = error.to_string();
         let (code, failure) = match error {
             ClientError::Abandoned => (OwnCode::NotAcquired, None),
-            ClientError::Failure(failure) if failure.name == ErrorName::LeaseLost => {
-                (OwnCode::LockLost, Some(Box::new(failure)))
+            ClientError::Failure(failure) => {
+                let is_lost = failure.name == ErrorName::LeaseLost;
+                let code = if is_lost { OwnCode::LockLost } else { OwnCode::Failed };
+                (code, Some(Box::new(failure)))
             }
-            ClientError::Failure(failure) => (OwnCode::Failed, Some(Box::new(failure))),
             _ => (OwnCode::Failed, None),
         };
         Self { code: code.number(), message, hint, failure }
     }
-}
-
-/// The failure for a daemon that cannot start. It explains itself in the format of this program:
-/// `canal: …`, `hint: …`.
-fn started_badly(message: &str) -> Failed {
-    let mut lines = message.lines();
-    let first = lines.next().unwrap_or_default();
-    let hint = lines.find_map(|line| line.strip_prefix("hint: "));
-    Failed::new(first.strip_prefix("canal: ").unwrap_or(first)).hint_if(hint)
 }
 
 /// The script that starts the daemon where systemd does not run.
@@ -254,6 +251,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_cannot_start_speaks_for_itself() {
+        let started_badly = |text: &str| Failed::from(ClientError::Start(text.to_owned()));
         let failed = started_badly("canal: /x is damaged at byte 9: y\nhint: --discard-journal\n");
         assert_eq!(failed.message, "/x is damaged at byte 9: y");
         assert_eq!(failed.hint.as_deref(), Some("--discard-journal"));

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -19,7 +18,6 @@ use crate::cli::wording::holders_and_waiters::{self, party, short_command};
 use crate::cli::{Failed, Length, Result, Target, stated, stderr, user_name};
 use crate::client::{Client, ClientError, OWN, is_on_demand_daemon};
 use crate::protocol::{ErrorName, Kill, KillTarget, KillTargets, Tag, WouldKill};
-use crate::sys::fds::wait_readable;
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::{self, add_descendants, add_orphans_of_group, uid_of};
 
@@ -170,9 +168,7 @@ fn wait(endings: &mut [Ending<'_>], time: Option<Duration>) -> bool {
         if until.is_some_and(|until| now >= until) {
             return false;
         }
-        let pause = until.map_or(LOOK, |until| (until - now).min(LOOK));
-        // If the wait is interrupted, it is merely shorter.
-        let _ = wait_readable([first.as_fd()], Some(pause));
+        first.wait_end(until.map_or(LOOK, |until| (until - now).min(LOOK)));
         endings.iter_mut().for_each(Ending::look);
     }
 }

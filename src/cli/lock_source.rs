@@ -93,8 +93,7 @@ impl Source {
         };
         let mut client = self.target.connect_for(request.wait_ms)?;
         client.readers = (!unattended).then(OutputReaders::default);
-        // Most requests do not wait, so the display is allocated only when needed.
-        let mut waiting: Option<Box<Waiting>> = None;
+        let mut waiting = Waiting::new(stderr::verbosity(), choice, &request.items);
         let mut within = WaitWithin::new(&client, request);
         let mut supersedes = request.supersede == Some(Superseded::Running);
         let mut end_them = || match take(&mut supersedes) {
@@ -115,15 +114,13 @@ impl Source {
                     Box::new(Failure { hint, ..Failure::new(ErrorName::Fault, message) })
                 })?;
             }
-            let begin = || Box::new(Waiting::new(stderr::verbosity(), choice, &request.items));
-            let waiting = waiting.get_or_insert_with(begin);
             let again = within.turn(waiting.update(progress));
             if let Some(nodes) = within.unread.take() {
                 waiting.note(&unread(&nodes));
             }
             again
         });
-        waiting.into_iter().for_each(|mut waiting| waiting.end());
+        waiting.end();
         let acquired = result.inspect_err(|error| {
             if let ClientError::Failure(failure) = error {
                 size_notes(failure.notes());

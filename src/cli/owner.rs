@@ -25,36 +25,31 @@ pub(crate) struct Owner {
 impl Owner {
     /// The process with that pid, or the parent process.
     pub(crate) fn find(pid: Option<u32>) -> Result<Self> {
-        match pid {
-            Some(pid) if pid == std::process::id() => {
-                return Err(unfit(format!("--pid {pid} is canal itself, which ends immediately")));
-            }
-            Some(pid) if is_init_of_machine(pid) => {
-                return Err(unfit("process 1 never ends, so its lock would never end either"));
-            }
-            Some(pid) => return Ok(Self { pidfd: open(pid)?, pid, by_default: false }),
-            None => {}
+        let (pid, by_default) = (pid.unwrap_or_else(parent_id), pid.is_none());
+        let is_init = pid == 0 || is_init_of_machine(pid);
+        if !by_default && pid == std::process::id() {
+            return Err(unfit(format!("--pid {pid} is canal itself, which ends immediately")));
         }
-        let pid = parent_id();
+        if !by_default && is_init {
+            return Err(unfit("process 1 never ends, so its lock would never end either"));
+        }
         // The first process of a container may be the script itself.
-        if pid == 0 || is_init_of_machine(pid) {
+        if is_init {
             let message = format!("no process can own the lock: the parent process is pid {pid}");
             return Err(unfit(message));
         }
         let pidfd = open(pid)?;
         // If the parent had already ended, its pid could belong to another process.
-        if parent_id() != pid {
+        if by_default && parent_id() != pid {
             return Err(unfit(format!("the parent process, pid {pid}, has ended")));
         }
-        Ok(Self { pidfd, pid, by_default: true })
+        Ok(Self { pidfd, pid, by_default })
     }
 
     /// `pid 812 (bash)`.
     pub(crate) fn shown(&self) -> String {
-        match std::fs::read_to_string(format!("/proc/{}/comm", self.pid)) {
-            Ok(name) => format!("pid {} ({})", self.pid, name.trim_end()),
-            Err(_) => format!("pid {}", self.pid),
-        }
+        let name = process::name(self.pid).map(|name| format!(" ({name})"));
+        format!("pid {}{}", self.pid, name.unwrap_or_default())
     }
 }
 

@@ -6,6 +6,7 @@
 //! no thread or timer: [`Waiting::update`] returns when the text changes next.
 
 use std::io::{self, IsTerminal, Write as _};
+use std::process::id;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
@@ -13,9 +14,9 @@ use nix::unistd::{Pid, getpgid, getpgrp, tcgetpgrp};
 use terminal_size::{Width, terminal_size_of};
 
 use crate::cli::{Now, Verbosity, stderr};
-use crate::protocol::{Mode, Progress, WireItem};
+use crate::protocol::{HolderInfo, Mode, Progress, WireItem};
 use crate::sys::clock::boottime_ms;
-use crate::sys::process::parent;
+use crate::sys::process::ancestors;
 use crate::sys::terminal::drawn_line;
 use crate::sys::terminal::shared::SharedTerminal;
 
@@ -23,9 +24,6 @@ use super::arguments::request::{ProgressArg, inherited};
 use super::output::columns::COLUMNS_ASSUMED;
 use super::wording::waiting::{self, Wait};
 use crate::cli::wording::holders_and_waiters::process;
-
-/// The most ancestors of this process that canal examines.
-const ANCESTORS_MAX: usize = 64;
 
 /// How often canal checks whether its line must change, or whether it is its turn to draw.
 const REDRAW_AFTER: Duration = Duration::from_secs(1);
@@ -94,9 +92,10 @@ impl Waiting {
         }
         let outlet = outlet(self.choice);
         if outlet != Outlet::Line
-            && let Some(line) = self.line.take()
+            && let Some(mut line) = self.line.take()
         {
-            line.leave();
+            // Leaves the terminal to another job, which has written to it since.
+            line.forget();
         }
         match outlet {
             Outlet::Line => {
@@ -124,9 +123,9 @@ impl Waiting {
     /// because it does not know that the two belong together.
     fn warn_of_ancestors(&mut self) {
         let Some((last, _)) = &self.last else { return };
-        let holders = last.holders.iter().filter(|holder| holder.pid != 0);
-        let mut blocking = holders.filter(|holder| ancestors().any(|pid| pid == holder.pid));
-        let Some(holder) = blocking.next() else { return };
+        let mut holders = last.holders.iter().filter(|holder| holder.pid != 0);
+        let is_above = |holder: &&HolderInfo| ancestors(id()).any(|pid| pid == holder.pid);
+        let Some(holder) = holders.find(is_above) else { return };
         let key = holder.key.as_ref().unwrap_or(&last.key);
         let pid = process(holder.pid);
         let note = format!(
@@ -147,12 +146,8 @@ impl Waiting {
 
     /// Erases the line, so that the command finds the terminal as it was.
     pub(crate) fn end(&mut self) {
-        let Some(line) = self.line.take() else { return };
-        if outlet(self.choice) == Outlet::Line {
-            line.end();
-        } else {
-            line.leave();
-        }
+        let Some(mut line) = self.line.take() else { return };
+        if outlet(self.choice) == Outlet::Line { line.end() } else { line.forget() }
     }
 
     /// Draws the line, if it is this canal's turn.
@@ -172,7 +167,7 @@ impl Waiting {
         }
         let text = self.text(Some(columns()), here, None);
         if let Some(line) = &mut self.line {
-            line.draw(text);
+            line.draw(&text);
         }
     }
 
@@ -200,12 +195,6 @@ impl Waiting {
         let wait = Wait { progress, mode, here, waited, heard_ago: heard.elapsed() };
         waiting::fitted(&wait, columns, &Now::here())
     }
-}
-
-/// The ancestors of this process, the nearest first.
-fn ancestors() -> impl Iterator<Item = u32> {
-    let above = |pid: &u32| parent(*pid).filter(|pid| *pid > 1);
-    std::iter::successors(parent(std::process::id()), above).take(ANCESTORS_MAX)
 }
 
 /// Chooses the outlet for a wait now. This changes when a job moves between foreground and
@@ -242,7 +231,6 @@ struct TerminalLine {
     /// How many canals wait here; 0 until this one draws.
     here: usize,
     text: String,
-    bar: ProgressBar,
     paused_until: Option<Instant>,
 }
 
@@ -251,7 +239,7 @@ impl TerminalLine {
     fn begin() -> Self {
         drawn_line::erase_on_signals();
         let shared = SharedTerminal::join(io::stderr()).ok();
-        Self { shared, here: 0, text: String::new(), bar: new_bar(), paused_until: None }
+        Self { shared, here: 0, text: String::new(), paused_until: None }
     }
 
     /// If it is this canal's turn to draw, returns how many canals wait on the terminal. `news`
@@ -279,13 +267,12 @@ impl TerminalLine {
 
     /// Draws the line, unless it is already there. Redrawing an unchanged line would erase the
     /// output of others.
-    fn draw(&mut self, text: String) {
-        if text == self.text && drawn_line::is_drawn() {
-            return;
+    fn draw(&mut self, text: &str) {
+        if text != self.text || !drawn_line::is_drawn() {
+            self.shared.iter().for_each(|shared| shared.set_drawn(true));
+            drawn_line::draw(|| draw(text));
+            self.text = text.to_owned();
         }
-        self.shared.iter().for_each(|shared| shared.set_drawn(true));
-        drawn_line::draw(|| self.bar.set_message(text.clone()));
-        self.text = text;
     }
 
     /// Erases the line of this canal.
@@ -307,28 +294,22 @@ impl TerminalLine {
         self.erase();
     }
 
-    /// Leaves the terminal to another job, which has written to it since.
-    fn leave(mut self) {
-        self.forget();
-    }
-
     /// Forgets the position of the line, which has become invalid.
     fn forget(&mut self) {
-        // A new bar draws the next line, because the old one would erase where its line was.
-        self.bar.set_draw_target(ProgressDrawTarget::hidden());
-        self.bar = new_bar();
         drawn_line::forget();
         self.shared.iter().for_each(|shared| shared.set_drawn(false));
     }
 }
 
-/// A bar without a spinner, because needless redrawing would erase the output of others.
-fn new_bar() -> ProgressBar {
+/// Draws a line in place of the one before. It has a bar of its own, because a bar that draws
+/// again, or ends, erases where its line was; and no spinner, because needless redrawing would
+/// erase the output of others.
+fn draw(text: &str) {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::term_like(Box::new(Stderr)));
-    bar.set_style(
-        ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
-    );
-    bar
+    let style = ProgressStyle::with_template("{msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    bar.set_message(text.to_owned());
+    bar.set_draw_target(ProgressDrawTarget::hidden());
 }
 
 /// Standard error, as the target of indicatif. indicatif fills the rest of a line with blanks,
@@ -380,13 +361,6 @@ impl TermLike for Stderr {
 
     fn flush(&self) -> io::Result<()> {
         io::stderr().lock().flush()
-    }
-}
-
-impl Drop for TerminalLine {
-    fn drop(&mut self) {
-        // Otherwise, the bar would erase the current line.
-        self.bar.set_draw_target(ProgressDrawTarget::hidden());
     }
 }
 

@@ -1,6 +1,5 @@
 //! Converts between names and uids of users.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -23,31 +22,33 @@ pub(crate) fn name(uid: u32) -> String {
 
 /// A message with the names of users in place of `uid 1001`. The daemon writes numbers, because it
 /// must not wait for a directory service. A text between backticks belongs to a user, and stays.
-pub(crate) fn in_message(text: &str) -> Cow<'_, str> {
-    if !text.contains(UID) {
-        return text.into();
-    }
+pub(crate) fn in_message(text: &str) -> String {
     let parts = text.split('`').enumerate();
-    parts.map(|(n, part)| if n % 2 == 0 { named(part) } else { part.to_owned() }).join("`").into()
+    parts.map(|(n, part)| if n % 2 == 0 { named(part) } else { part.to_owned() }).join("`")
 }
 
-/// Precedes the number of a user in a message.
-const UID: &str = "uid ";
-
 fn named(text: &str) -> String {
-    let mut parts = text.split(UID);
-    let mut words = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (digits, rest) =
-            part.split_at(part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len()));
-        let name =
-            digits.parse().ok().filter(|_| !words.ends_with(char::is_alphanumeric)).map(name);
-        match name.filter(|name| name != digits) {
-            Some(name) => words += &(name + rest),
-            None => words += &[UID, part].concat(),
-        }
-    }
-    words
+    rewrite(text, "uid ", |before, after| {
+        let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+        let (digits, rest) = after.split_at(digits);
+        let uid = digits.parse().ok().filter(|_| !before.ends_with(char::is_alphanumeric))?;
+        Some(name(uid)).filter(|name| name != digits).map(|name| name + rest)
+    })
+}
+
+/// Replaces a mark and the text after it, up to the next mark, wherever `new` returns other words,
+/// for the result before the mark and the text after it.
+pub(crate) fn rewrite(
+    text: &str,
+    mark: &str,
+    new: impl Fn(&str, &str) -> Option<String>,
+) -> String {
+    let mut parts = text.split(mark);
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |before, after| match new(&before, after) {
+        Some(words) => before + &words,
+        None => before + mark + after,
+    })
 }
 
 /// The uid of a user, from a name or a number.

@@ -170,34 +170,22 @@ impl LockArgs {
             [self.per, self.buckets, self.slots, self.count].iter().any(Option::is_some);
         let keys: Vec<&WireItem> = self.keys.iter().chain(&self.literals).collect();
         match keys.as_slice() {
-            [] if described && (!self.reads.is_empty() || !self.writes.is_empty()) => {
+            [] if described && !self.names_none() => {
                 Err(Failed::new("--per, --buckets, --slots and --count need a --key"))
             }
             [] if self.spread => {
                 Err(Failed::new("--spread chooses a slot of --key, and none is given"))
             }
-            [one] => Ok(vec![self.item(self.describe(one)?)?]),
             [_, _, ..] if described => Err(Failed::new(
                 "--per, --buckets, --slots and --count apply to a single lock, but several locks \
                  are given",
             )
             .hint("write the size with each key: --key db=3x2:1 --key deploy=1")),
-            several => several.iter().map(|one| self.item((*one).clone())).collect(),
+            keys => keys.iter().map(|key| self.describe(key)).collect(),
         }
     }
 
-    fn item(&self, item: WireItem) -> Result<WireItem> {
-        match item.count {
-            Some(count @ 2..) if self.spread => Err(Failed::new(format!(
-                "--spread chooses one slot of `{}`, not {count}",
-                item.key
-            ))),
-            // The daemon decides whether the count fits, because a stored size may apply instead.
-            _ => Ok(WireItem { spread: self.spread, ..item }),
-        }
-    }
-
-    /// The only key, with the size and count from the options.
+    /// A key with what the options say about it: the size and count only if it is the only key.
     fn describe(&self, one: &WireItem) -> Result<WireItem> {
         let (per, buckets, slots) = stated_size((self.per, self.buckets, self.slots))?;
         if per.or(slots).is_some() && one.per.or(one.slots).is_some() {
@@ -210,7 +198,13 @@ impl LockArgs {
             return Err(Failed::new("--count and `:COUNT` both give the count; use one of them"));
         }
         let (per, buckets, slots) = (per.or(one.per), buckets.or(one.buckets), slots.or(one.slots));
-        Ok(WireItem { per, buckets, slots, count: self.count.or(one.count), ..one.clone() })
+        // The daemon decides whether the count fits, because a stored size may apply instead.
+        let (count, spread) = (self.count.or(one.count), self.spread);
+        if spread && let Some(count @ 2..) = count {
+            let key = &one.key;
+            return Err(Failed::new(format!("--spread chooses one slot of `{key}`, not {count}")));
+        }
+        Ok(WireItem { per, buckets, slots, count, spread, ..one.clone() })
     }
 }
 

@@ -30,15 +30,13 @@ use crate::sys::process::user::SignalRefused;
 pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8> {
     let mut job = Job::new(args, global)?;
     if job.limits.max_run.is_none() && job.source.nodes.is_none() {
-        match job.start(None, None, None) {
-            Some(failed) => return Err(failed),
-            // Only an engine needs the fork and the second request. Without one, canal becomes the
-            // command after a single round trip.
-            None => {
-                job.request.wrapper = Some(Wrapper::Supervised);
-                job.can_be_lost = true;
-            }
+        if let Some(failed) = job.start(None, None, None) {
+            return Err(failed);
         }
+        // Only an engine needs the fork and the second request. Without one, canal becomes the
+        // command after a single round trip.
+        job.request.wrapper = Some(Wrapper::Supervised);
+        job.can_be_lost = true;
     }
     job.supervise()
 }

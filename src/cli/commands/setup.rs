@@ -7,7 +7,6 @@
 //! Invariant: canal prints each change before it makes the first one. It overwrites no file, and
 //! follows no symbolic link.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 use std::os::fd::OwnedFd;
@@ -285,11 +284,9 @@ fn create(path: &Path, content: &[u8], mode: u32) -> Result<(), String> {
     let failed = |error: io::Error| format!("{}: {error}", path.display());
     let name = path.file_name().unwrap_or_default();
     let dir = directory(path.parent().unwrap_or(Path::new("/")))?;
-    let mut beside = OsStr::new(".").to_owned();
-    beside.push(name);
-    beside.push(format!(".{}", std::process::id()));
+    let beside = &*format!(".{}.{}", name.display(), std::process::id());
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-    let fd = openat(&dir, beside.as_os_str(), flags | OFlag::O_NOFOLLOW, Mode::S_IRUSR)
+    let fd = openat(&dir, beside, flags | OFlag::O_NOFOLLOW, Mode::S_IRUSR)
         .map_err(|error| failed(error.into()))?;
     let mut file = File::from(fd);
     let written = file
@@ -297,8 +294,8 @@ fn create(path: &Path, content: &[u8], mode: u32) -> Result<(), String> {
         .and_then(|()| Ok(fchmod(&file, Mode::from_bits_truncate(mode))?))
         .and_then(|()| file.sync_all())
         // Unlike a rename, this fails if the name exists.
-        .and_then(|()| Ok(linkat(&dir, beside.as_os_str(), &dir, name, AtFlags::empty())?));
-    let _ = unlinkat(&dir, beside.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        .and_then(|()| Ok(linkat(&dir, beside, &dir, name, AtFlags::empty())?));
+    let _ = unlinkat(&dir, beside, UnlinkatFlags::NoRemoveDir);
     written.map_err(failed)
 }
 

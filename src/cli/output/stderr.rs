@@ -6,7 +6,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::cli::user_name;
+use crate::cli::user_name::{self, rewrite};
 use crate::daemon::StartError;
 use crate::protocol::Failure;
 use crate::run::{NotRun, OwnCode};
@@ -159,16 +159,10 @@ fn print(least: Verbosity, lead: &str, text: &str) {
 
 /// Removes what std appends to the system's text (` (os error 13)`), which only helps programmers.
 fn without_numbers(text: &str) -> String {
-    const START: &str = " (os error ";
-    let mut parts = text.split(START);
-    let mut words = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_once(')') {
-            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => words += rest,
-            _ => words = words + START + part,
-        }
-    }
-    words
+    rewrite(text, " (os error ", |_, after| {
+        let (number, rest) = after.split_once(')')?;
+        number.bytes().all(|b| b.is_ascii_digit()).then(|| rest.to_owned())
+    })
 }
 
 /// Asks the question that follows the list of affected processes. Without a terminal, `--yes` is

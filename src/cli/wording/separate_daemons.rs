@@ -42,13 +42,14 @@ pub(crate) fn note(place: &Place, by_socket_variable: bool, has_started: bool) {
     let always = stderr::shows(Verbosity::Verbose);
     let is_new = has_started || always;
     let is_due = is_new || place.is_users_own() && looked_long_ago(place);
-    if !(is_due || is_under_sudo(place))
+    let caller = caller(place);
+    if !(is_due || caller.is_some())
         || !stderr::shows(Verbosity::Normal)
         || std::env::var_os(SEPARATE).is_some_and(|value| !value.is_empty())
     {
         return;
     }
-    let by_sudo = under_sudo(place, always);
+    let by_sudo = caller.and_then(|uid| under_sudo(place, uid, always));
     let mut told = Vec::new();
     if is_new {
         told = daemon::separations(place);
@@ -60,7 +61,7 @@ pub(crate) fn note(place: &Place, by_socket_variable: bool, has_started: bool) {
         let users = users_in(&daemon::separations(place));
         // No warning is better than the same one from each command.
         let mut newcomers = record(place, &users, has_started).unwrap_or_default();
-        if let Some(uid) = caller().filter(|_| by_sudo.is_some()) {
+        if let Some(uid) = caller.filter(|_| by_sudo.is_some()) {
             newcomers.remove(&uid);
         }
         told.extend((!newcomers.is_empty()).then_some(Separation::OtherUsers(newcomers)));
@@ -162,20 +163,16 @@ fn by_environment(place: &Place) -> Option<String> {
     })
 }
 
-fn is_under_sudo(place: &Place) -> bool {
-    caller().is_some() && place.rule == Rule::PerUser && geteuid().is_root()
-}
-
-/// The user who became root by sudo(8), run0 or pkexec.
-fn caller() -> Option<u32> {
+/// For root's own daemon: the user who became root by sudo(8), run0 or pkexec.
+fn caller(place: &Place) -> Option<u32> {
     let uid = ["SUDO_UID", "PKEXEC_UID"].into_iter().find_map(|name| std::env::var(name).ok())?;
-    uid.parse().ok().filter(|uid| *uid != 0)
+    let is_roots = place.rule == Rule::PerUser && geteuid().is_root();
+    uid.parse().ok().filter(|uid| *uid != 0 && is_roots)
 }
 
-/// For root under sudo: the user who called sudo, if that user has a daemon. Root's daemon outlives
-/// the command, so a file next to its socket records the warning.
-fn under_sudo(place: &Place, always: bool) -> Option<String> {
-    let uid = caller().filter(|_| is_under_sudo(place))?;
+/// The warning for root under sudo, if the user who called sudo has a daemon. Root's daemon
+/// outlives the command, so a file next to its socket records the warning.
+fn under_sudo(place: &Place, uid: u32, always: bool) -> Option<String> {
     let noted = place.dir.join(format!("told-sudo-{uid}"));
     if !always && noted.symlink_metadata().is_ok() {
         return None;

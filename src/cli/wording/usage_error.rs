@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 
 use crate::cli::arguments::definition::Cli;
 use crate::cli::arguments::keys_and_sizes::sized_key;
@@ -162,21 +162,23 @@ fn from_elsewhere(error: &clap::Error, verb: &str, operand: Option<&str>) -> Opt
     let arg = text(error, ContextKind::InvalidArg);
     let value = text(error, ContextKind::InvalidValue);
     let (option, word) = (name_of(&arg), cut(&arg, WORD_COLUMNS));
-    let is_option = arg.starts_with('-');
+    let begins_option = arg.starts_with('-');
     Some(match (error.kind(), verb) {
-        (ErrorKind::UnknownArgument, "run" | "acquire") if is_option => {
+        (ErrorKind::UnknownArgument, "run" | "acquire") if begins_option => {
             let foreign = FOREIGN.iter().find(|(options, _)| options.contains(&&*option));
             foreign?.1.to_owned()
         }
-        (ErrorKind::UnknownArgument, "") if is_option && is_of_run(&option) => {
+        (ErrorKind::UnknownArgument, "")
+            if begins_option && takes("run", |arg| is_option(arg, &option)) =>
+        {
             format!("write `run` before the option: `canal run {option} …`")
         }
         (ErrorKind::UnknownArgument, verb)
-            if matches!(&*option, "-k" | "--key") && takes_key_as_operand(verb) =>
+            if matches!(&*option, "-k" | "--key") && takes(verb, is_key) =>
         {
             format!("give the key without an option: `canal {verb} KEY`")
         }
-        (ErrorKind::UnknownArgument, _) if is_option => return None,
+        (ErrorKind::UnknownArgument, _) if begins_option => return None,
         (ErrorKind::UnknownArgument, "acquire") if sized_key(&arg).is_ok() => {
             format!("add it with `--key {word}`; canal takes all keys together")
         }
@@ -202,27 +204,21 @@ fn from_elsewhere(error: &clap::Error, verb: &str, operand: Option<&str>) -> Opt
     })
 }
 
-/// Whether `canal run` has an option.
-fn is_of_run(option: &str) -> bool {
-    let definition = Cli::command();
-    let mut options =
-        definition.find_subcommand("run").into_iter().flat_map(Command::get_arguments);
-    options.any(|arg| {
-        let short = arg.get_short().map(|short| format!("-{short}"));
-        let long = arg.get_long().map(|long| format!("--{long}"));
-        [short, long].iter().flatten().any(|name| name == option)
-    })
+/// Whether a subcommand has an argument like this.
+fn takes(verb: &str, is_meant: impl Fn(&Arg) -> bool) -> bool {
+    Cli::command().find_subcommand(verb).is_some_and(|verb| verb.get_arguments().any(is_meant))
 }
 
-/// Whether a subcommand takes a key without an option.
-fn takes_key_as_operand(verb: &str) -> bool {
-    let definition = Cli::command();
-    let mut operands =
-        definition.find_subcommand(verb).into_iter().flat_map(Command::get_positionals);
-    operands.any(|operand| {
-        let mut names = operand.get_value_names().into_iter().flatten();
-        names.any(|name| name.contains("KEY") || name == "NAME")
-    })
+fn is_option(arg: &Arg, option: &str) -> bool {
+    let short = arg.get_short().map(|short| format!("-{short}"));
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    [short, long].iter().flatten().any(|name| name == option)
+}
+
+/// Whether the argument is a key without an option.
+fn is_key(arg: &Arg) -> bool {
+    let mut names = arg.get_value_names().into_iter().flatten();
+    arg.is_positional() && names.any(|name| name.contains("KEY") || name == "NAME")
 }
 
 /// The command that was probably meant by `canal resize KEY=VIEW`, which does not set a size.

@@ -43,7 +43,7 @@ impl Finding {
         hint: impl Into<String>,
     ) -> Self {
         let (message, hint) = (message.into(), hint.into());
-        let hint = Some(user_name::in_message(&hint).into_owned());
+        let hint = Some(user_name::in_message(&hint));
         Self { hint, ..Self::note(about, user_name::in_message(&message)) }
     }
 

@@ -269,11 +269,10 @@ fn folders(path: &str) -> String {
 /// The first executable `canal` in a PATH, and whether it is this program.
 fn find(path: &str, own: &Path) -> Option<(PathBuf, bool)> {
     let folders = path.split(':').filter(|dir| !dir.is_empty());
-    let files = folders.map(|dir| Path::new(dir).join("canal"));
-    let mut found = files.filter_map(|file| Some((fs::metadata(&file).ok()?, file)));
-    let (of_file, file) = found.find(|(it, _)| it.is_file() && it.mode() & 0o111 != 0)?;
-    let identity = |it: fs::Metadata| (it.dev(), it.ino());
-    let is_own = fs::metadata(own).ok().map(identity) == Some(identity(of_file));
+    let is_program =
+        |it: &PathBuf| fs::metadata(it).is_ok_and(|it| it.is_file() && it.mode() & 0o111 != 0);
+    let file = folders.map(|dir| Path::new(dir).join("canal")).find(is_program)?;
+    let is_own = process::file_of(own) == process::file_of(&file);
     Some((file, is_own))
 }
 

@@ -113,25 +113,24 @@ impl Lane {
     /// The holds of each row.
     fn rows(self, mut spans: Vec<Span<'_>>) -> Vec<Vec<Span<'_>>> {
         spans.sort_by_key(|span| (span.begin_ms, span.end_ms, span.record.number));
-        if !matches!(self, Self::Slot(_)) {
-            // These may overlap, so each goes into the first row that has room for it.
-            let mut rows: Vec<Vec<Span<'_>>> = Vec::new();
-            for span in spans {
-                let is_over = |last: &Span<'_>| last.end_ms <= span.begin_ms;
-                match rows.iter_mut().find(|row| row.last().is_none_or(is_over)) {
-                    Some(row) => row.push(span),
-                    None => rows.push(vec![span]),
-                }
+        if matches!(self, Self::Slot(_)) {
+            // The holds of a slot never overlap. The end of a hold is recorded shortly after the
+            // next one begins, so this moves the end to that begin.
+            let begins: Vec<u64> = spans.iter().skip(1).map(|span| span.begin_ms).collect();
+            for (span, next) in spans.iter_mut().zip(begins) {
+                span.end_ms = span.end_ms.min(next);
             }
-            return rows;
         }
-        // The holds of a slot never overlap. The end of a hold is recorded shortly after the next
-        // one begins, so this moves the end to that begin.
-        let begins: Vec<u64> = spans.iter().skip(1).map(|span| span.begin_ms).collect();
-        for (span, next) in spans.iter_mut().zip(begins) {
-            span.end_ms = span.end_ms.min(next);
+        // Others may overlap, so each goes into the first row that has room for it.
+        let mut rows: Vec<Vec<Span<'_>>> = Vec::new();
+        for span in spans {
+            let is_over = |last: &Span<'_>| last.end_ms <= span.begin_ms;
+            match rows.iter_mut().find(|row| row.last().is_none_or(is_over)) {
+                Some(row) => row.push(span),
+                None => rows.push(vec![span]),
+            }
         }
-        vec![spans]
+        rows
     }
 }
 

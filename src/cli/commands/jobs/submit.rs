@@ -24,15 +24,9 @@ use crate::sys::fds;
 use crate::sys::process::child::fork_apart;
 use crate::sys::process::startup;
 
-/// What the job reports to the command that submits it.
-#[derive(Debug, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Report {
-    /// Its request is queued or granted.
-    Queued(Queued),
-    /// It has ended with this exit code, and has printed why.
-    Ended(u8),
-}
+/// What the job reports to the command that submits it: that its request is queued or granted, or
+/// that it has ended with this exit code, and has printed why.
+type Report = Result<Queued, u8>;
 
 /// A job whose request is queued; the `--json` output.
 #[derive(Debug, Deserialize, Serialize)]
@@ -82,15 +76,15 @@ pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
     }
     let mut line = String::new();
     BufReader::new(File::from(reader)).read_line(&mut line).map_err(cannot_start)?;
-    match serde_json::from_str(&line) {
-        Ok(Report::Queued(queued)) => {
+    match serde_json::from_str::<Report>(&line) {
+        Ok(Ok(queued)) => {
             stdout::print_or_fail(&match args.how.json {
                 true => stdout::json(&queued)?,
                 false => format!("{} {} {}\n", queued.job, queued.position, queued.log.display()),
             })?;
             Ok(SUCCESS)
         }
-        Ok(Report::Ended(code)) => Ok(code),
+        Ok(Err(code)) => Ok(code),
         Err(_) => Err(Failed::new("the job was ended before its request was queued")),
     }
 }
@@ -159,7 +153,7 @@ impl Reporter {
         let (job, session) = (number, session.to_owned());
         let keys = std::mem::take(&mut self.keys);
         let log = self.new.publish(job, keys).map_err(failed)?;
-        let sent = send(pipe, &Report::Queued(Queued { job, session, position, log }));
+        let sent = send(pipe, &Ok(Queued { job, session, position, log }));
         sent.map_err(|_| Failed::new("the command that submits the job has ended"))?;
         let _ = write_to(&self.new.log, &self.new.log);
         (self.pipe, self.caller, self.published) = (None, None, Some((job, job)));
@@ -171,7 +165,7 @@ impl Reporter {
         if let Some(mut pipe) = self.pipe.take() {
             self.new.discard();
             // If the caller has ended, the report has no reader.
-            let _ = send(&mut pipe, &Report::Ended(code));
+            let _ = send(&mut pipe, &Err(code));
         }
     }
 }

@@ -25,17 +25,6 @@ struct End {
     signal: Option<i32>,
 }
 
-impl End {
-    fn of(job: u64, exit: Option<u8>, signal: Option<i32>) -> Self {
-        let how = match (exit, signal) {
-            (Some(_), _) => "exited",
-            (None, Some(_)) => "killed",
-            (None, None) => "unknown",
-        };
-        Self { job, how, exit, signal }
-    }
-}
-
 pub(crate) fn wait(args: &JobWaitArgs, target: &Target) -> Result<u8> {
     // A wrong number is reported before the wait.
     let records: Vec<_> = args.jobs.iter().map(|number| numbered(target, *number)).try_collect()?;
@@ -65,13 +54,12 @@ pub(crate) fn wait(args: &JobWaitArgs, target: &Target) -> Result<u8> {
 /// Waits until a job has ended.
 fn end_of(target: &Target, record: Record) -> Result<End> {
     let job = record.wait().map_err(unreadable)?;
-    let number = job.number;
-    Ok(match (job.started_ms, job.end) {
-        (Some(_), Some(end)) => End::of(number, end.exit, end.signal),
+    let (exit, signal) = match (job.started_ms, job.end) {
+        (Some(_), Some(end)) => (end.exit, end.signal),
         // The child of a supervisor that is killed ends with it, unless its command has started.
         (None, end) => {
             let exit = end.and_then(|end| end.exit).unwrap_or(OwnCode::NotAcquired.number());
-            End { job: number, how: "never-ran", exit: Some(exit), signal: None }
+            return Ok(End { job: job.number, how: "never-ran", exit: Some(exit), signal: None });
         }
         (Some(_), None) => {
             let mut client = target.connect()?;
@@ -85,10 +73,15 @@ fn end_of(target: &Target, record: Record) -> Result<End> {
             };
             let found = client.history(&query).ok().and_then(|it| it.records.into_iter().next());
             let how = |record: HistoryRecord| (record.exit, record.signal.map(i32::from));
-            let (exit, signal) = found.map(how).unwrap_or_default();
-            End::of(number, exit, signal)
+            found.map(how).unwrap_or_default()
         }
-    })
+    };
+    let how = match (exit, signal) {
+        (Some(_), _) => "exited",
+        (None, Some(_)) => "killed",
+        (None, None) => "unknown",
+    };
+    Ok(End { job: job.number, how, exit, signal })
 }
 
 /// Whether a job may still write output.

@@ -8,7 +8,7 @@ use ratatui_core::style::{Modifier, Style};
 use unicode_truncate::UnicodeTruncateStr;
 
 use super::feed::{Answer, Ask};
-use super::model::{Above, Bottom, Model, held_since, waits_since};
+use super::model::{Above, Bottom, Model, ORDERS, held_since, waits_since};
 use super::timeline::timeline;
 use crate::cli::commands::history::records;
 use crate::cli::commands::status::render;
@@ -144,7 +144,7 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
         (None, None) => {
             let (counts, longest) = render::crowd(status, now);
             page.title(counts, longest, KEY);
-            let mut order = model.order.name().to_owned();
+            let mut order = ORDERS[model.order].0.to_owned();
             let filter = &model.filter;
             if !filter.is_empty() {
                 order = format!("{} match `{}`, {order}", model.rows().len(), sanitize(filter));

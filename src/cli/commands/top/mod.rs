@@ -21,7 +21,7 @@ use crate::run::SUCCESS;
 use crate::sys::signals::die_by;
 use feed::{Feed, News};
 use model::{Model, OpenKey};
-use terminal::{Events, Key, Keyboard, Signals, Terminal};
+use terminal::{Events, Key, Keyboard, Terminal};
 
 /// How long an Escape must stand alone to count as a key. Slow lines may split the bytes of a key.
 const ESCAPE_PAUSE: Duration = Duration::from_millis(200);
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &TopArgs, target: Target) -> Result<u8> {
     let (client, key, session) = look_up(args.key.as_ref(), &target)?;
     let open = key.map(|key| OpenKey { key: key.to_string(), ..OpenKey::default() });
     let is_part = session.is_some() || args.only.is_set();
-    let signals = Signals::catch()?;
+    let signals = terminal::catch_signals()?;
     let feed = Feed::start(client, target, args.only.query(key, session))?;
     let model = Model { open, is_part, ..Model::default() };
     let (keyboard, escape_at, terminal) = (Keyboard::default(), None, Terminal::enter(signals)?);
@@ -77,7 +77,9 @@ impl Top {
 
     fn turn(&mut self, events: &Events) -> Result<ControlFlow<Option<Signal>>> {
         match events.signal {
-            signal @ Some(it) if terminal::ends(it) => return Ok(ControlFlow::Break(signal)),
+            signal @ Some(it) if terminal::ENDING.contains(&it) => {
+                return Ok(ControlFlow::Break(signal));
+            }
             Some(Signal::SIGTSTP) => self.terminal.suspend()?,
             Some(Signal::SIGCONT) => self.terminal.resume()?,
             // `show` reads the size of the terminal each time.

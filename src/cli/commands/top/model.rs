@@ -4,6 +4,7 @@
 //! Invariant: the model requests an action only after the user confirms a question that names its
 //! target. The display may change in the meantime, but the action may not.
 
+use std::cmp::Reverse;
 use std::ops::ControlFlow;
 
 use super::feed::{Answer, Ask, Who};
@@ -27,8 +28,8 @@ pub(super) struct Model {
     pub(super) is_lost: bool,
     /// Whether the daemon reports only a part of the locks.
     pub(super) is_part: bool,
-    /// The keys that come first in the list.
-    pub(super) order: Order,
+    /// The order of the list, as an index into [`ORDERS`].
+    pub(super) order: usize,
     /// Lists only keys with this text in their name, or in a user or command of a holder or waiter.
     pub(super) filter: String,
     /// The marked key in the list.
@@ -86,12 +87,8 @@ impl Model {
         let keys = self.status.iter().flat_map(|status| &status.keys);
         let mut rows: Vec<&KeyInfo> =
             keys.filter(|key| filter.is_empty() || has(key, &filter)).collect();
-        match self.order {
-            Order::Waiters => rows.sort_by_key(|key| u64::MAX - key.waiting),
-            Order::LongestWait => rows.sort_by_cached_key(|key| none_last(waits_since(key))),
-            Order::LongestHold => rows.sort_by_cached_key(|key| none_last(held_since(key))),
-            Order::Name => {}
-        }
+        let (_, sort) = ORDERS[self.order];
+        sort(&mut rows);
         rows
     }
 
@@ -149,7 +146,7 @@ impl Model {
                 }
                 let hint = failed.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
                 let said = failed.message + &hint;
-                self.bottom = Bottom::Said(user_name::in_message(&said).into_owned());
+                self.bottom = Bottom::Said(user_name::in_message(&said));
             }
         }
     }
@@ -231,7 +228,7 @@ impl Model {
                 self.keep_marks();
             }
             (Key::Char('s'), _) if self.open.is_none() => {
-                self.order = Order::ALL[(self.order as usize + 1) % Order::ALL.len()].0;
+                self.order = (self.order + 1) % ORDERS.len();
             }
             (Key::Char('/'), _) if self.open.is_none() => self.bottom = Bottom::Filter,
             (Key::Char(c @ ('h' | 'p' | 'z')), _) => return self.about_key(c),
@@ -378,34 +375,15 @@ fn resize(key: &str, typed: &str) -> Result<(String, Resize), String> {
     Ok((question, Resize { per, buckets, slots, ..resize }))
 }
 
-/// The keys that come first in the list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Order {
-    /// The keys with the most waiters.
-    #[default]
-    Waiters,
-    /// The keys with the longest wait.
-    LongestWait,
-    /// The keys with the longest hold.
-    LongestHold,
-    /// Sorted by name only.
-    Name,
-}
+type Sort = fn(&mut [&KeyInfo]);
 
-impl Order {
-    /// All orders with their names for display.
-    const ALL: [(Self, &str); 4] = [
-        (Self::Waiters, "most waiters first"),
-        (Self::LongestWait, "longest wait first"),
-        (Self::LongestHold, "longest hold first"),
-        (Self::Name, "by name"),
-    ];
-
-    /// The name of the order for display.
-    pub(super) fn name(self) -> &'static str {
-        Self::ALL[self as usize].1
-    }
-}
+/// The orders of the list: the name for display, and how to sort keys that are sorted by name.
+pub(super) const ORDERS: [(&str, Sort); 4] = [
+    ("most waiters first", |keys| keys.sort_by_key(|key| Reverse(key.waiting))),
+    ("longest wait first", |keys| keys.sort_by_cached_key(|key| none_last(waits_since(key)))),
+    ("longest hold first", |keys| keys.sort_by_cached_key(|key| none_last(held_since(key)))),
+    ("by name", |_| {}),
+];
 
 /// A key to sort by that puts keys without this time last.
 fn none_last(since: Option<&String>) -> (bool, Option<&String>) {

@@ -27,7 +27,8 @@ use crate::sys::fds::poll_within;
 use crate::sys::terminal::output::TerminalOutput;
 
 /// The signals that end this process, after it has restored the terminal.
-const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+pub(super) const ENDING: [Signal; 4] =
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
 /// Switches to the alternate screen and hides the cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
@@ -58,35 +59,20 @@ pub(super) struct Events {
     pub(super) signal: Option<Signal>,
 }
 
-/// The signals of this process, as events to read. From their creation on, they have no other
-/// effect in this thread and in the threads that it starts.
-#[derive(Debug)]
-pub(super) struct Signals(SignalFd);
-
-impl Signals {
-    pub(super) fn catch() -> Result<Self> {
-        let others = [Signal::SIGTSTP, Signal::SIGCONT, Signal::SIGWINCH];
-        let signals: SigSet = ENDING.into_iter().chain(others).collect();
-        signals.thread_block().map_err(cannot_use)?;
-        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        SignalFd::with_flags(&signals, flags).map(Self).map_err(cannot_use)
-    }
-
-    fn next(&self) -> Option<Signal> {
-        let signal = self.0.read_signal().ok()??;
-        i32::try_from(signal.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())
-    }
-}
-
-/// Whether this signal ends canal.
-pub(super) fn ends(signal: Signal) -> bool {
-    ENDING.contains(&signal)
+/// The signals of this process, as events to read. From now on, they have no other effect in this
+/// thread and in the threads that it starts.
+pub(super) fn catch_signals() -> Result<SignalFd> {
+    let others = [Signal::SIGTSTP, Signal::SIGCONT, Signal::SIGWINCH];
+    let signals: SigSet = ENDING.into_iter().chain(others).collect();
+    signals.thread_block().map_err(cannot_use)?;
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    SignalFd::with_flags(&signals, flags).map_err(cannot_use)
 }
 
 /// The terminal of standard input and output. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(super) struct Terminal {
-    signals: Signals,
+    signals: SignalFd,
     /// The present content of the screen.
     shown: Buffer,
     /// Whether the terminal and its user want colours, not only bold, faint and reverse.
@@ -112,7 +98,7 @@ pub(super) fn check() -> Result {
 
 impl Terminal {
     /// Takes over the terminal.
-    pub(super) fn enter(signals: Signals) -> Result<Self> {
+    pub(super) fn enter(signals: SignalFd) -> Result<Self> {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |about| {
             leave();
@@ -165,12 +151,14 @@ impl Terminal {
         let stdin = io::stdin();
         let mut fds = [
             PollFd::new(stdin.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.signals.0.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(news.as_fd(), PollFlags::POLLIN),
         ];
         poll_within(&mut fds, time).map_err(cannot_use)?;
         let has_typed = fds[0].any().unwrap_or(false);
-        let mut events = Events { signal: self.signals.next(), ..Events::default() };
+        let signal = self.signals.read_signal().ok().flatten();
+        let signal = signal.and_then(|it| Signal::try_from(it.ssi_signo.cast_signed()).ok());
+        let mut events = Events { signal, ..Events::default() };
         if has_typed {
             let mut bytes = [0; 256];
             match read(&stdin, &mut bytes) {
@@ -215,7 +203,7 @@ impl Drop for Terminal {
 }
 
 /// Takes over the terminal. Returns whether it shows the alternate screen.
-fn take(signals: &Signals) -> Result<bool> {
+fn take(signals: &SignalFd) -> Result<bool> {
     let before = tcgetattr(io::stdin()).map_err(cannot_use)?;
     *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before.clone());
     make_raw(&before)?;
@@ -239,9 +227,9 @@ fn leave() {
 }
 
 /// Writes until a signal arrives. Returns whether the whole text was written.
-fn write(text: &str, signals: &Signals) -> Result<bool> {
+fn write(text: &str, signals: &SignalFd) -> Result<bool> {
     let Some(output) = OUTPUT.get() else { return Ok(true) };
-    output.write_until(text.as_bytes(), signals.0.as_fd()).map_err(cannot_use)
+    output.write_until(text.as_bytes(), signals.as_fd()).map_err(cannot_use)
 }
 
 fn cannot_use(error: impl Into<io::Error>) -> Failed {

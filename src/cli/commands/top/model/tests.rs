@@ -86,13 +86,13 @@ fn keys_are_sorted_by_what_the_user_wants_to_see_first() {
     // The oldest waiters are those of 14:02 (102) and 14:04 (104); the holders are those of 14:01,
     // 14:02 and 14:04.
     for (order, expected) in [
-        (Order::LongestWait, "b c a"),
-        (Order::LongestHold, "a b c"),
-        (Order::Name, "a b c"),
-        (Order::Waiters, "b c a"),
+        ("longest wait first", "b c a"),
+        ("longest hold first", "a b c"),
+        ("by name", "a b c"),
+        ("most waiters first", "b c a"),
     ] {
         press(&mut model, "s");
-        assert_eq!((model.order, listed(&model).as_str()), (order, expected));
+        assert_eq!((ORDERS[model.order].0, listed(&model).as_str()), (order, expected));
     }
 }
 
