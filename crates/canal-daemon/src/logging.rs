@@ -3,7 +3,6 @@
 //! Invariant: a line that cannot be written immediately is dropped and counted. The log neither
 //! ends nor blocks the daemon.
 
-use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,9 +16,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use tracing::Subscriber;
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -55,21 +52,15 @@ pub(crate) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> a
         .with_max_level(LevelFilter::TRACE)
         .with_ansi(false)
         .with_target(false)
+        .without_time()
         .log_internal_errors(false)
-        .with_writer(Mutex::new(Lines::new(write, timed)));
-    let log: Box<dyn Subscriber + Send + Sync> = match timed {
-        true => Box::new(log.with_timer(time as fn(&mut Writer<'_>) -> fmt::Result).finish()),
-        false => Box::new(log.without_time().finish()),
-    };
+        .with_writer(Mutex::new(Lines::new(write, timed)))
+        .finish();
     // An existing logger stays.
     if log.with(filter).try_init().is_ok() {
         let _ = REPLACE.set(Box::new(move |filter| handle.reload(filter).is_ok()));
     }
     Ok(())
-}
-
-fn time(writer: &mut Writer<'_>) -> fmt::Result {
-    write!(writer, "{:.3}", Timestamp::now())
 }
 
 /// Replaces the filter of the logger that [`begin`] set up.
@@ -103,27 +94,22 @@ pub(crate) fn note() -> Option<String> {
     (lost > 0).then(|| format!("it lost {} of its log", plural(lost, "line", "lines")))
 }
 
-/// The filter and its source. The command line takes precedence over `CANAL_LOG`, and `CANAL_LOG`
-/// over the configuration.
-pub(crate) fn chosen(verbose: u8, config: Option<&str>) -> (String, SettingSource) {
+/// The filter, its source, and the name of the source for people. The command line takes precedence
+/// over `CANAL_LOG`, and `CANAL_LOG` over the configuration.
+pub(crate) fn chosen(verbose: u8, config: Option<&str>) -> (String, SettingSource, &'static str) {
+    use SettingSource::{CommandLine, Default, Environment, File};
     let variable = std::env::var("CANAL_LOG").ok().filter(|text| !text.is_empty());
     match (verbose, variable, config) {
-        (0, Some(text), _) => (text, SettingSource::Environment),
-        (0, None, Some(text)) => (text.to_owned(), SettingSource::File),
-        (0, None, None) => ("info".to_owned(), SettingSource::Default),
-        (1, ..) => ("debug".to_owned(), SettingSource::CommandLine),
-        _ => ("trace".to_owned(), SettingSource::CommandLine),
+        (0, Some(text), _) => (text, Environment, "CANAL_LOG"),
+        (0, None, Some(text)) => (text.to_owned(), File, "`log` in the configuration"),
+        (0, None, None) => ("info".to_owned(), Default, "the default"),
+        (1, ..) => ("debug".to_owned(), CommandLine, "-v"),
+        _ => ("trace".to_owned(), CommandLine, "-v"),
     }
 }
 
 fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<Targets> {
-    let (text, chosen) = chosen(verbose, config);
-    let whose = match chosen {
-        SettingSource::CommandLine => "-v",
-        SettingSource::Environment => "CANAL_LOG",
-        SettingSource::File => "`log` in the configuration",
-        _ => "the default",
-    };
+    let (text, _, whose) = chosen(verbose, config);
     targets(&text).with_context(|| format!("cannot use {whose} (`{text}`)"))
 }
 
@@ -160,15 +146,15 @@ impl io::Write for Lines {
         if self.torn {
             text.push(b'\n');
         }
+        let time = if self.timed { format!("{:.3} ", Timestamp::now()) } else { String::new() };
         if self.lost > 0 {
-            let time = if self.timed { format!("{:.3} ", Timestamp::now()) } else { String::new() };
             let lost = plural(self.lost, "line", "lines");
             // Writing to memory does not fail.
             let _ = writeln!(text, "{time} WARN lost {lost} of this log");
         }
         // An entry is one line, even if it contains text from a client.
         let words = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
-        text.extend_from_slice(sanitize(&words).as_bytes());
+        text.extend_from_slice((time + &sanitize(&words)).as_bytes());
         text.push(b'\n');
         match (self.write)(&text) {
             Ok(()) => (self.lost, self.torn) = (0, false),

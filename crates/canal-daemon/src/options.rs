@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::logging;
 use crate::runtime_dir::claim::Replacing;
 use canal_protocol::SettingSource;
 use canal_protocol::paths::Place;
@@ -53,6 +54,10 @@ impl Options {
             "engine.url" if self.engine.is_some() => "--engine",
             "engine.url" if self.engine_variable().is_some() => {
                 return Some((SettingSource::Environment, "CANAL_ENGINE"));
+            }
+            "daemon.log" => {
+                let (_, source, by) = logging::chosen(self.verbose, None);
+                return (source != SettingSource::Default).then_some((source, by));
             }
             "engine.ttl" if self.engine_ttl_ms.is_some() => "--engine-ttl",
             "engine.host" if self.host.is_some() => "--host",

@@ -140,7 +140,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         // full disk, and does not end the daemon.
         signals::set_ignored(Signal::SIGXFSZ)?;
     }
-    let claimed = if options.is_on_demand() { Claim::on_demand(place) } else { Claim::new(place) };
+    let claimed = Claim::new(place, options.is_on_demand());
     if let Some(replacing) = &options.replaces {
         replacing.end();
     }
@@ -249,10 +249,11 @@ pub(crate) fn open(
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
     // A daemon in a thread of another program writes and offers only what the program asked for.
-    let files = config.history.limits().filter(|_| !options.embedded).map(|limits| {
+    let files = (config.history.max_bytes > 0 && !options.embedded).then(|| {
         let journal = server.decide.ledger().journal();
         let state_dir = journal.map_or(place.state_dir(), |journal| &*journal.state_dir);
-        Files { dir: state_dir.join("history"), limits, boot_id: origin.boot_id }
+        let (dir, limits) = (state_dir.join("history"), config.history);
+        Files { dir, limits, boot_id: origin.boot_id }
     });
     let host = chosen.as_ref().map(|chosen| chosen.label.as_str());
     let mut history = History::new(files, host);

@@ -18,15 +18,15 @@ use crate::config::hooks::{HOOKS_MAX, HookSettings};
 use crate::config::nodes::ConfiguredNodes;
 use crate::config::permissions::Permissions;
 use crate::config::sections_and_defaults::{
-    DaemonSection, EngineSettings, HistorySettings, JobSettings, MetricsSection, PolicySection,
+    DaemonSection, EngineSettings, HistorySection, JobSettings, MetricsSection, PolicySection,
     SocketAccess,
 };
 use crate::config::settings_in_file::{Written, line_of, name_of_key};
 use crate::config::typo_suggestions::with_suggestion;
-use crate::config::user_limits::Limits;
-use crate::config::{nodes, permissions, sections_and_defaults, settings_in_file};
+use crate::config::{nodes, permissions, sections_and_defaults, settings_in_file, user_limits};
 use crate::processes::identify_owner::NOBODY;
 use canal_core::{Ask, Item, Key, View};
+use canal_history::Limits;
 use canal_protocol::paths::{MACHINE_CONFIG, uid_of_machine};
 use canal_sys::process::user::{self, Stat};
 use canal_text::shell_word;
@@ -52,7 +52,7 @@ pub(crate) struct Config {
     /// The keys whose slots are chosen as with `--spread`.
     #[serde(skip)]
     pub spread: BTreeSet<Key>,
-    pub limits: Limits,
+    pub limits: user_limits::Limits,
     pub policy: PolicySection,
     pub daemon: DaemonSection,
     #[serde(rename = "permission")]
@@ -61,7 +61,8 @@ pub(crate) struct Config {
     pub socket: SocketAccess,
     #[serde(deserialize_with = "sections_and_defaults::either")]
     pub engine: EngineSettings,
-    pub history: HistorySettings,
+    #[serde(with = "HistorySection")]
+    pub history: Limits,
     pub jobs: JobSettings,
     pub hooks: Vec<HookSettings>,
     pub metrics: MetricsSection,
@@ -477,10 +478,10 @@ mod tests {
     fn a_history_has_a_time_and_a_size_and_is_off_with_0() {
         let history = |text: &str| parse(&format!("[history]\n{text}\n")).map(|it| it.history);
         let usual = parse("").unwrap().history;
-        assert_eq!((usual.keep.as_secs(), usual.max_bytes), (30 * 86_400, 64 << 20));
+        assert_eq!((usual.keep_ms, usual.max_bytes), (30 * 86_400_000, 64 << 20));
         let stated = history("keep = \"90d\"\nmax = \"1GiB\"").unwrap();
-        assert_eq!((stated.keep.as_secs(), stated.max_bytes), (90 * 86_400, 1 << 30));
-        assert_eq!(history("max = 0").unwrap().limits(), None);
+        assert_eq!((stated.keep_ms, stated.max_bytes), (90 * 86_400_000, 1 << 30));
+        assert_eq!(history("max = 0").unwrap().max_bytes, 0);
         for (text, what) in [
             ("max = \"lots\"", "`lots` is not a size"),
             ("max = -1", "`-1` is not a size"),

@@ -10,10 +10,9 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use crate::config::permissions::Group;
-use crate::config::values::{NumberOrText, duration, optional_ms, size};
+use crate::config::values::{NumberOrText, duration, ms, size};
 use crate::logging;
 use canal_history::Limits;
-use canal_text::duration::milliseconds;
 
 /// The engine settings of a configuration, as the table `[engine]` has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -22,13 +21,13 @@ pub(crate) struct EngineSettings {
     pub url: Option<String>,
     pub url_file: Option<PathBuf>,
     pub host: Option<String>,
-    #[serde(rename = "ttl", deserialize_with = "optional_ms")]
+    #[serde(rename = "ttl", deserialize_with = "ms")]
     pub ttl_ms: Option<u64>,
-    #[serde(rename = "renewal", deserialize_with = "optional_ms")]
+    #[serde(rename = "renewal", deserialize_with = "ms")]
     pub renewal_ms: Option<u64>,
-    #[serde(rename = "grace", deserialize_with = "optional_ms")]
+    #[serde(rename = "grace", deserialize_with = "ms")]
     pub grace_ms: Option<u64>,
-    #[serde(rename = "margin", deserialize_with = "optional_ms")]
+    #[serde(rename = "margin", deserialize_with = "ms")]
     pub margin_ms: Option<u64>,
 }
 
@@ -88,30 +87,15 @@ fn log_filter<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::E
     Ok(Some(filter))
 }
 
-/// The history settings of a configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct HistorySettings {
-    #[serde(deserialize_with = "duration")]
-    pub keep: Duration,
+/// The table `[history]`.
+#[derive(Deserialize)]
+#[serde(remote = "Limits", default = "Limits::default", deny_unknown_fields)]
+pub(super) struct HistorySection {
+    #[serde(rename = "keep", deserialize_with = "ms")]
+    keep_ms: u64,
     /// 0 turns the history off.
     #[serde(rename = "max", deserialize_with = "max_bytes")]
-    pub max_bytes: u64,
-}
-
-impl Default for HistorySettings {
-    fn default() -> Self {
-        let Limits { keep_ms, max_bytes } = Limits::default();
-        Self { keep: Duration::from_millis(keep_ms), max_bytes }
-    }
-}
-
-impl HistorySettings {
-    /// The limits on the history; `None` if the history is off.
-    pub(crate) fn limits(&self) -> Option<Limits> {
-        let max_bytes = self.max_bytes;
-        (max_bytes > 0).then(|| Limits { keep_ms: milliseconds(self.keep), max_bytes })
-    }
+    max_bytes: u64,
 }
 
 fn max_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {

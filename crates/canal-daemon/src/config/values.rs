@@ -17,9 +17,9 @@ pub(super) fn duration<'de, T: From<Duration>, D: Deserializer<'de>>(
     read.map(T::from).map_err(D::Error::custom)
 }
 
-/// A duration that need not be set, in milliseconds.
-pub(super) fn optional_ms<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    duration(from).map(|length| Some(milliseconds(length)))
+/// The same in milliseconds.
+pub(super) fn ms<'de, T: From<u64>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    duration(from).map(|length| T::from(milliseconds(length)))
 }
 
 /// A key that need not be set.

@@ -137,12 +137,6 @@ impl Ledger {
         changes.collect()
     }
 
-    /// Whether a user stored the size of a key, other than in the configuration.
-    pub(crate) fn is_stored_by_hand(&self, key: &Key) -> bool {
-        let settings = self.journal.as_ref().and_then(|kept| kept.durable.settings.get(key));
-        settings.is_some_and(|settings| settings.view.is_some())
-    }
-
     /// Records everything that was applied since the last commit, in one write.
     ///
     /// # Errors

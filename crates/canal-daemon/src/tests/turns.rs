@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::config::sections_and_defaults::HistorySettings;
 use crate::history::recorder::History;
 use crate::history::writer::Files;
 use crate::hooks::active_hooks::Hooks;
@@ -21,6 +20,7 @@ use crate::server::observe::Observe;
 use crate::server::turn::{Batch, CALLS_PER_TURN};
 use crate::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
 use canal_core::{Owner, Tag, Token, Wait};
+use canal_history::Limits;
 use canal_sys::rerun::wait_until;
 
 #[test]
@@ -452,7 +452,7 @@ fn a_lease_whose_client_leaves_while_it_is_stored_is_taken_back() {
 #[test]
 fn a_client_that_sends_nothing_further_still_gets_what_the_history_has() {
     let mut world = World::new();
-    let limits = HistorySettings::default().limits().unwrap();
+    let limits = Limits::default();
     let dir = world.place.dir.join("history");
     let files = Files { dir, limits, boot_id: "this boot".to_owned() };
     let history = History::new(Some(files), None);

@@ -26,7 +26,7 @@ use canal_protocol::{
 };
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
-use canal_text::duration::stated;
+use canal_text::duration::{stated, stated_ms};
 
 impl Server {
     /// The settings in force, and how they differ from the configuration just `read`. Without
@@ -91,7 +91,7 @@ impl Server {
         let listen = config.metrics.listen.as_ref().map(Listen::to_string);
         let idle_exit = self.effective.idle_exit(self.options.idle_exit_s);
         let idle_exit = idle_exit.map_or_else(|| "never".to_owned(), stated);
-        let (log, _) = logging::chosen(self.options.verbose, config.daemon.log.as_deref());
+        let (log, ..) = logging::chosen(self.options.verbose, config.daemon.log.as_deref());
         let mut values = vec![
             ("limits.connections", self.effective.connections(0).to_string()),
             ("limits.connections_per_user", per_user),
@@ -103,7 +103,7 @@ impl Server {
             ("policy.bypass_max", self.decide.table().globals().bypass_max.to_string()),
             ("daemon.idle_exit", idle_exit),
             ("daemon.log", log),
-            ("history.keep", stated(config.history.keep)),
+            ("history.keep", stated_ms(config.history.keep_ms)),
             ("history.max", written_bytes(config.history.max_bytes)),
             ("jobs.max", written_bytes(config.jobs.max_bytes)),
             ("metrics.listen", listen.unwrap_or_else(|| "off".to_owned())),
@@ -114,15 +114,9 @@ impl Server {
 
     /// A setting and the source of its value.
     fn sourced(&self, name: &str, value: String) -> SettingInfo {
-        let (config, options) = (&self.effective.config, &self.options);
-        let by_log = match logging::chosen(options.verbose, config.daemon.log.as_deref()).1 {
-            source @ SettingSource::CommandLine => Some((source, "-v")),
-            source @ SettingSource::Environment => Some((source, "CANAL_LOG")),
-            _ => None,
-        };
-        let before = options.override_of(name).or(by_log.filter(|_| name == "daemon.log"));
+        let config = &self.effective.config;
         let stated = config.policy.bypass_max.unwrap_or(BYPASS_MAX_DEFAULT);
-        let (source, by, line) = match (before, config.line(name)) {
+        let (source, by, line) = match (self.options.override_of(name), config.line(name)) {
             (Some((source, by)), _) => (source, Some(by), None),
             _ if name == "policy.bypass_max"
                 && self.decide.table().globals().bypass_max != stated =>
@@ -286,8 +280,9 @@ impl Server {
         }
         for (key, view) in &config.views {
             let stored = self.decide.table().settings(key).view;
-            let is_by_hand = self.decide.ledger().is_stored_by_hand(key);
-            if is_by_hand && stored != Some(*view) && before.get(key) != Some(view) {
+            let journal = self.decide.ledger().journal();
+            let by_hand = journal.and_then(|kept| kept.durable.settings.get(key)?.view);
+            if by_hand.is_some() && stored != Some(*view) && before.get(key) != Some(view) {
                 let stored = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
                 notes.push(format!(
                     "`{key}` keeps the size {stored}, which `canal resize` stored; to apply the \
