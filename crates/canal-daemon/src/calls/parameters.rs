@@ -141,13 +141,10 @@ pub(crate) const WITHOUT_MAX: usize = 1024;
 pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     let key = key(&*resize.key)?;
     let view = view(&key, [resize.per, resize.buckets, resize.slots])?;
-    let service = match (&resize.without, &resize.with) {
-        (Some(_), Some(_)) => {
-            return Err(bad("`without` and `with` cannot be combined; make two calls"));
-        }
-        (without, with) => without.as_ref().or(with.as_ref()),
-    };
-    if let Some(numbers) = service {
+    if resize.without.is_some() && resize.with.is_some() {
+        return Err(bad("`without` and `with` cannot be combined; make two calls"));
+    }
+    if let Some(numbers) = resize.without.as_ref().or(resize.with.as_ref()) {
         if view.is_some() || resize.forget || resize.pause.is_some() {
             return Err(bad(
                 "`without` and `with` cannot be combined with a size or a pause; make two calls",
@@ -159,10 +156,8 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
                 "`without` and `with` take 1 to {WITHOUT_MAX} numbers, each at most {NUMBER_MAX}"
             )));
         }
-        return Ok((
-            key,
-            Setting::Service { numbers: numbers.clone(), out: resize.with.is_none() },
-        ));
+        let (numbers, out) = (numbers.clone(), resize.with.is_none());
+        return Ok((key, Setting::Service { numbers, out }));
     }
     let setting = match (view, resize.forget, resize.pause) {
         (Some(View::Buckets { per: 0, .. }), ..) => {

@@ -134,7 +134,7 @@ impl Hooks {
     pub(crate) fn tell_end(&self, ended: &EndedRequest) {
         let Some(on) = On::of(&ended.ending) else { return };
         for hook in self.each.iter().filter(|hook| hook.is_for(on, &ended.open.asked)) {
-            hook.thread.push(ended.by_uid(), || Some(Event::of_end(on, ended)));
+            hook.thread.push(ended.by_uid(), || Some(Event::of(on, ended.clone())));
         }
     }
 

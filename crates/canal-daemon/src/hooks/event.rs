@@ -44,10 +44,10 @@ impl EndedRequest {
 }
 
 impl Event {
-    /// The end of a request.
-    pub(crate) fn of_end(on: On, ended: &EndedRequest) -> Self {
+    /// An event of a request that does not wait.
+    pub(crate) fn of(on: On, ended: EndedRequest) -> Self {
         // The kernel's report stays with the history, which closes its descriptor.
-        let ended = EndedRequest { exit: None, ..ended.clone() };
+        let ended = EndedRequest { exit: None, ..ended };
         Self { on, ended, reason: None, holders: Vec::new() }
     }
 
@@ -198,7 +198,7 @@ mod tests {
     fn facts_say_what_the_history_says() {
         let about = About { socket: "/s".to_owned(), host: Some("alpha".to_owned()) };
         let forced = ended(Ending::Forced { by: Some(HistoryClient { uid: 9, pid: 77 }) });
-        let event = Event::of_end(On::ForcedRelease, &forced);
+        let event = Event::of(On::ForcedRelease, forced);
         assert_eq!(event.ended.by_uid(), 9, "who does it again and again has many events");
         let facts = event.facts(&about, 4);
         assert_eq!((facts.uid, facts.pid, facts.token, facts.dropped), (7, 12, Some(5), 4));
@@ -211,10 +211,10 @@ mod tests {
         assert_eq!((facts.how, facts.host.as_deref()), (None, Some("alpha")));
         let (session, key) = ("s3".to_owned(), "a".to_owned());
         let cycle = vec![HistoryStep { session, uid: 7, pid: 12, key }];
-        let event = Event::of_end(On::Deadlock, &ended(Ending::Deadlock(cycle)));
+        let event = Event::of(On::Deadlock, ended(Ending::Deadlock(cycle)));
         assert_eq!(event.ended.by_uid(), 7);
         assert_eq!(event.facts(&about, 0).cycle[0].session, "s3");
-        let lost = Event::of_end(On::LostLease, &ended(Ending::Lost)).facts(&about, 0);
+        let lost = Event::of(On::LostLease, ended(Ending::Lost)).facts(&about, 0);
         assert_eq!(lost.how.as_deref(), Some("lost"));
     }
 

@@ -53,7 +53,7 @@ pub(crate) struct Conns {
     closing: Vec<(Instant, ConnId)>,
     /// The connections whose call waits for each subject, in the order in which they began to wait;
     /// those that wait for a grant, by their request.
-    waits: [BTreeMap<u64, ConnId>; Subject::Leader as usize + 1],
+    waits: BTreeMap<(Subject, u64), ConnId>,
     /// The last place that was assigned in `waits`.
     last_place: u64,
     pub accept_backlog: AcceptBacklog,
@@ -78,7 +78,7 @@ impl Conns {
             touched: Vec::new(),
             disconnected: Vec::new(),
             closing: Vec::new(),
-            waits: Default::default(),
+            waits: BTreeMap::new(),
             last_place: 0,
             accept_backlog: AcceptBacklog::default(),
             reported: BTreeSet::new(),
@@ -177,12 +177,10 @@ impl Conns {
         };
         let before = std::mem::replace(&mut conn.place, place);
         if before != place {
-            if let Some((subject, before)) = before {
-                self.waits[subject as usize].remove(&before);
+            if let Some(before) = before {
+                self.waits.remove(&before);
             }
-            if let Some((subject, place)) = place {
-                self.waits[subject as usize].insert(place, id);
-            }
+            self.waits.extend(place.map(|place| (place, id)));
         }
         let before = std::mem::replace(&mut conn.state, state);
         self.get(id);
@@ -227,24 +225,23 @@ impl Conns {
     /// the client asks for the same request.
     pub(crate) fn hand_over(&mut self, from: ConnId, to: ConnId) -> CallState {
         if self.open.contains_key(to)
-            && let Some((subject, place)) =
-                self.open.get_mut(from).and_then(|conn| conn.place.take())
+            && let Some(place) = self.open.get_mut(from).and_then(|conn| conn.place.take())
         {
-            self.open[to].place = Some((subject, place));
-            self.waits[subject as usize].insert(place, to);
+            self.open[to].place = Some(place);
+            self.waits.insert(place, to);
         }
         self.end_wait(from)
     }
 
     /// The connection whose call waits for a grant of this request.
     pub(crate) fn waiter(&self, request: RequestId) -> Option<ConnId> {
-        self.waits[Subject::Grant as usize].get(&request.0).copied()
+        self.waits.get(&(Subject::Grant, request.0)).copied()
     }
 
     /// The calls that wait for a subject, in the order in which they began to wait.
     pub(crate) fn waits(&self, subject: Subject) -> impl Iterator<Item = (ConnId, &CallState)> {
-        let ids = self.waits[subject as usize].values();
-        ids.filter_map(|id| Some((*id, &self.open.get(*id)?.state)))
+        let waits = self.waits.range((subject, 0)..=(subject, u64::MAX));
+        waits.filter_map(|(_, id)| Some((*id, &self.open.get(*id)?.state)))
     }
 
     /// The connections whose calls wait for a subject, in the same order.
@@ -409,8 +406,8 @@ impl Conns {
         if !conn.watched_for.is_empty() {
             self.poller.remove(&*conn);
         }
-        if let Some((subject, place)) = conn.place {
-            self.waits[subject as usize].remove(&place);
+        if let Some(place) = conn.place {
+            self.waits.remove(&place);
         }
         self.turned_away -= usize::from(conn.turned_away.is_some());
         if let Some(count) = self.of_users.get_mut(&conn.peer.uid) {

@@ -136,9 +136,8 @@ fn spare() -> Option<File> {
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     use Errno::{EMFILE, ENFILE, ENOBUFS, ENOMEM};
-    error
-        .raw_os_error()
-        .is_some_and(|number| matches!(Errno::from_raw(number), EMFILE | ENFILE | ENOMEM | ENOBUFS))
+    let number = error.raw_os_error().map(Errno::from_raw);
+    matches!(number, Some(EMFILE | ENFILE | ENOMEM | ENOBUFS))
 }
 
 /// Sends the failure to a client, as far as possible without waiting, and closes the connection.

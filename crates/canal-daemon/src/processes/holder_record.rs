@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::membership::{Known, Mark};
 use crate::processes::find_descendants::Trace;
 use crate::processes::identify_owner::find;
-use crate::processes::other_namespaces::{Standing, Visible};
+use crate::processes::other_namespaces::{Standing, UNSEEN_HINT, Visible};
 use crate::wording::StartError;
 use canal_core::{HoldState, OnLost, Owner, ProcessId, Request, Table, Tag, Token};
 use canal_log::disk;
@@ -339,6 +339,8 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
         let path = path.display();
         let place = "in another pid or time namespace, which cannot be seen from here";
         let what = format!("{path} names {unseen} {place}");
+        // With an engine, the daemon cannot keep a process that it does not see, because it must be
+        // able to end the process in time.
         if !discard {
             return Err(StartError { what, hint: UNSEEN_HINT.into() }.into());
         }
@@ -346,12 +348,6 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
     }
     Ok(recorded)
 }
-
-/// With an engine, the daemon cannot keep a process that it does not see, because it must be able
-/// to end the process in time.
-const UNSEEN_HINT: &str = "run the daemon where these processes are (perhaps in a container), or \
-                           give this one another directory with --socket; if you are sure that \
-                           they are gone, omit them with `canal daemon --discard-journal`";
 
 fn read(bytes: &[u8]) -> Recorded {
     let mut lines = bytes.split(|byte| *byte == b'\n');

@@ -86,17 +86,8 @@ impl Replacing {
 }
 
 impl Claim {
-    /// Claims the place for a daemon that a client started, unless a daemon is being replaced.
-    pub(crate) fn on_demand(place: &Place) -> Result<Self, ClaimError> {
-        Self::take(place, true)
-    }
-
-    /// Claims the place.
-    pub(crate) fn new(place: &Place) -> Result<Self, ClaimError> {
-        Self::take(place, false)
-    }
-
-    fn take(place: &Place, is_on_demand: bool) -> Result<Self, ClaimError> {
+    /// Claims the place. A daemon that a client started gets it only if no daemon is being replaced.
+    pub(crate) fn new(place: &Place, is_on_demand: bool) -> Result<Self, ClaimError> {
         let dir = open_dir(place)?;
         // Several daemons may share the lock on the directory: it means "in use".
         let not_locked = |error| ClaimError::Lock { path: place.dir.clone(), error };
@@ -299,11 +290,11 @@ mod tests {
     /// Claims a place whose claim was dropped. A process that another test starts has a copy of the
     /// claim until it executes its program.
     #[track_caller]
-    fn claim_again(place: &Place, claim: fn(&Place) -> Result<Claim, ClaimError>) -> Claim {
-        let mut claimed = claim(place);
+    fn claim_again(place: &Place, is_on_demand: bool) -> Claim {
+        let mut claimed = Claim::new(place, is_on_demand);
         wait_until("nothing has the dropped claim", || {
             if matches!(claimed, Err(ClaimError::Running { .. })) {
-                claimed = claim(place);
+                claimed = Claim::new(place, is_on_demand);
             }
             !matches!(claimed, Err(ClaimError::Running { .. }))
         });
@@ -318,8 +309,8 @@ mod tests {
     fn a_second_claim_names_the_first_one() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let _first = Claim::new(&place).unwrap();
-        let Err(ClaimError::Running { pid, .. }) = Claim::new(&place) else {
+        let _first = Claim::new(&place, false).unwrap();
+        let Err(ClaimError::Running { pid, .. }) = Claim::new(&place, false) else {
             panic!("a second claim was granted");
         };
         assert_eq!(pid, Some(std::process::id()));
@@ -329,9 +320,9 @@ mod tests {
     fn a_second_socket_in_a_directory_is_refused_by_the_name_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let _first = Claim::new(&place).unwrap();
+        let _first = Claim::new(&place, false).unwrap();
         let other = Place::find(Some(&dir.path().join("d/other.sock")), 0).unwrap();
-        for claimed in [Claim::new(&other), Claim::on_demand(&other)] {
+        for claimed in [Claim::new(&other, false), Claim::new(&other, true)] {
             let Err(ClaimError::OtherSocket { theirs, pid, .. }) = claimed else {
                 panic!("{claimed:?}");
             };
@@ -346,11 +337,11 @@ mod tests {
         let gid = canal_sys::process::user::getegid().as_raw();
         let group = Group { gid, called: "ours".to_owned() };
         let access = SocketAccess { group: Some(group), mode: Some(0o660) };
-        let home = Claim::new(&place).unwrap().open(None, access).unwrap();
+        let home = Claim::new(&place, false).unwrap().open(None, access).unwrap();
         let found = std::fs::symlink_metadata(&place.socket).unwrap();
         assert_eq!((found.mode() & 0o7777, found.gid()), (0o660, gid));
         drop(home);
-        let home = claim_again(&place, Claim::new).open(None, SocketAccess::default()).unwrap();
+        let home = claim_again(&place, false).open(None, SocketAccess::default()).unwrap();
         let found = std::fs::symlink_metadata(&place.socket).unwrap();
         assert_eq!(found.mode() & 0o7777, 0o600);
         drop(home);
@@ -360,26 +351,26 @@ mod tests {
     fn a_daemon_that_a_client_starts_gives_way_to_one_that_replaces() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let old = Claim::on_demand(&place).unwrap();
+        let old = Claim::new(&place, true).unwrap();
         let replacing = Replacing::begin(&place).unwrap();
         assert!(!replacing.is_free(&place));
         drop(old);
-        assert!(matches!(Claim::on_demand(&place), Err(ClaimError::Running { .. })));
+        assert!(matches!(Claim::new(&place, true), Err(ClaimError::Running { .. })));
         wait_until("nothing has the dropped claim", || replacing.is_free(&place));
-        let new = claim_again(&place, Claim::new);
+        let new = claim_again(&place, false);
         replacing.end();
         drop(new);
-        claim_again(&place, Claim::on_demand);
+        claim_again(&place, true);
     }
 
     #[test]
     fn a_claim_outlives_the_removal_of_all_files() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let first = Claim::new(&place).unwrap();
+        let first = Claim::new(&place, false).unwrap();
         std::fs::remove_dir_all(&place.dir).unwrap();
-        assert!(matches!(Claim::new(&place), Err(ClaimError::Running { .. })));
+        assert!(matches!(Claim::new(&place, false), Err(ClaimError::Running { .. })));
         drop(first);
-        claim_again(&place, Claim::new);
+        claim_again(&place, false);
     }
 }

@@ -124,7 +124,7 @@ impl Observe {
                 _ => {
                     let hold = table.hold_tagged(one.asked.tag)?;
                     let ended = Open::of_hold(table, hold).ended_at(now_ms, Ending::Ended);
-                    Some(Event { on: one.on, ended, reason: None, holders: Vec::new() })
+                    Some(Event::of(one.on, ended))
                 }
             });
             if let Some(next) = next {

@@ -251,7 +251,7 @@ fn start(place: &Place) -> anyhow::Result<Server> {
         ..Options::at(place.clone())
     };
     let config = Config::read(&place.stores().config)?;
-    let claim = Claim::new(place)?;
+    let claim = Claim::new(place, false)?;
     open(&options, &config, claim, None, DESCRIPTORS)
 }
 

@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use crate::history::followed_requests::Unseen;
 use crate::processes::identify_owner::find;
-use crate::processes::other_namespaces::{Standing, Visible};
+use crate::processes::other_namespaces::{Standing, UNSEEN_HINT, Visible};
 use crate::wording::StartError;
 use canal_core::{
     Change, Globals, Outcome, Owner, ProcessId, RULES_VERSION, Request, Snapshot, Table, Token,
@@ -94,7 +94,7 @@ fn adopted(table: &Table, dir: &Path, visible: &Visible, notes: &mut Vec<String>
             dir.display(),
             nameless.join(", ")
         );
-        return Err(StartError { what, hint: NAMELESS_HINT.into() }.into());
+        return Err(StartError { what, hint: UNSEEN_HINT.into() }.into());
     }
     let unverified = holders(table, |process| visible.standing(process) == Standing::Unknown);
     let owner = |owner: &mut Owner| {
@@ -138,10 +138,6 @@ fn holders(table: &Table, is: impl Fn(ProcessId) -> bool) -> Vec<String> {
 
 const UNVERIFIED: &str = "the daemon cannot see from this pid namespace whether these holders are \
                           still running, so they keep their locks until `canal release --force`";
-
-const NAMELESS_HINT: &str = "run the daemon where these processes are (perhaps in a container), \
-                             or give this one another directory with --socket; if you are sure \
-                             that they are gone, omit them with `canal daemon --discard-journal`";
 
 /// Rebuilds the table from a snapshot and the records that follow it.
 fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> Result<Table> {

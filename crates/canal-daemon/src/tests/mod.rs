@@ -163,10 +163,10 @@ impl World {
 
 /// Claims a place for the next daemon.
 fn claim(place: &Place) -> Claim {
-    let mut claim = Claim::new(place);
+    let mut claim = Claim::new(place, false);
     wait_until("what other tests start has let go of the earlier daemon's lock", || {
         if matches!(claim, Err(ClaimError::Running { .. })) {
-            claim = Claim::new(place);
+            claim = Claim::new(place, false);
         }
         !matches!(claim, Err(ClaimError::Running { .. }))
     });
