@@ -12,6 +12,7 @@ use nix::errno::Errno;
 
 #[cfg(any(test, feature = "sim"))]
 use crate::sim::disk_faults as fault;
+use canal_sys::private_dir::if_there;
 
 /// Writes all of `bytes` at `at`.
 pub fn write(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
@@ -115,11 +116,8 @@ fn fill(mut file: &File, len: u64) -> io::Result<()> {
 
 /// Opens a regular file; `None` if it does not exist.
 pub(crate) fn open_plain(options: &mut OpenOptions, path: &Path) -> io::Result<Option<File>> {
-    let file = match options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    let opened = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    let Some(file) = if_there(opened)? else { return Ok(None) };
     if file.metadata()?.is_file() {
         return Ok(Some(file));
     }

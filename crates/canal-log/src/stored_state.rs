@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::replace_file::{create_dir, named, replace, sweep};
 use canal_core::{Key, RequestId, Setting, Settings, Token};
+use canal_sys::private_dir::if_there;
 
 /// The name of the file.
 pub const NAME: &str = "state.json";
@@ -87,11 +88,8 @@ struct Version {
 pub fn read(dir: &Path) -> io::Result<Option<Durable>> {
     create_dir(dir).map_err(|error| named(dir, &error))?;
     let path = dir.join(NAME);
-    let durable = match fs::read(&path) {
-        Ok(bytes) => Some(parse(&bytes).map_err(|error| named(&path, &error))?),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(named(&path, &error)),
-    };
+    let found = if_there(fs::read(&path)).and_then(|found| found.as_deref().map(parse).transpose());
+    let durable = found.map_err(|error| named(&path, &error))?;
     sweep(dir, NAME);
     Ok(durable)
 }

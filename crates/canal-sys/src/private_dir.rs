@@ -89,6 +89,11 @@ pub fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
+/// Whether nothing has the path of a file, or the path leads through a file that is no directory.
+pub fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 /// Removes a file if it exists. Returns whether it existed.
 pub fn remove_if_there(path: &Path) -> io::Result<bool> {
     Ok(if_there(fs::remove_file(path))?.is_some())

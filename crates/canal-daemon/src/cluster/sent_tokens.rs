@@ -18,6 +18,7 @@ use crate::processes::holder_record::HolderRecord;
 use canal_core::Token;
 use canal_log::replace_file::{replace, sweep};
 use canal_protocol::paths::Place;
+use canal_sys::private_dir::is_missing;
 
 /// The file's name.
 const NAME: &str = "tokens";
@@ -52,7 +53,6 @@ impl SentTokens {
     /// # Errors
     /// The file cannot be read, or its content is invalid.
     pub(crate) fn open(place: &Place, engine: &str) -> io::Result<Self> {
-        use io::ErrorKind::{NotADirectory, NotFound};
         let dir = place.state_dir().to_owned();
         let mut found = Noted::default();
         // The usual directory may have been unavailable to the previous daemon.
@@ -60,7 +60,7 @@ impl SentTokens {
             sweep(dir, NAME);
             let noted: Noted = match fs::read(dir.join(NAME)) {
                 Ok(bytes) => serde_json::from_slice(&bytes)?,
-                Err(error) if matches!(error.kind(), NotFound | NotADirectory) => continue,
+                Err(error) if is_missing(&error) => continue,
                 Err(error) => return Err(error),
             };
             if noted.told_below > found.told_below {

@@ -28,6 +28,7 @@ use crate::processes::identify_owner::NOBODY;
 use canal_core::{Ask, Item, Key, View};
 use canal_history::Limits;
 use canal_protocol::paths::{MACHINE_CONFIG, uid_of_machine};
+use canal_sys::private_dir::is_missing;
 use canal_sys::process::user::{self, Stat};
 use canal_text::shell_word;
 
@@ -253,12 +254,10 @@ fn is_machines(paths: &[PathBuf]) -> bool {
 /// The first of the files that exists, and its text. A path that leads through a file that is not a
 /// directory does not exist; a path that the daemon must not read is an error.
 fn first_text(paths: &[PathBuf]) -> Result<Option<(&Path, String)>, ConfigError> {
-    use io::ErrorKind::{NotADirectory, NotFound};
     for path in paths {
         match read_text(path) {
             Ok(text) => return Ok(Some((path, text))),
-            Err(ConfigError::Io { error, .. })
-                if matches!(error.kind(), NotFound | NotADirectory) => {}
+            Err(ConfigError::Io { error, .. }) if is_missing(&error) => {}
             Err(error) => return Err(error),
         }
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use crate::config::values::{duration, optional_key};
-use canal_core::Key;
+use canal_core::{Key, Request};
 
 /// The most hooks in one configuration. Each has a thread.
 pub(crate) const HOOKS_MAX: usize = 32;
@@ -71,19 +71,15 @@ impl HookSettings {
         self.after.as_ref().map(|after| *after.get_ref())
     }
 
-    /// Whether this event starts the hook.
-    pub(crate) fn is_told_of(&self, on: On) -> bool {
-        self.on.get_ref().contains(&on)
+    /// Whether this event of a request starts the hook.
+    pub(crate) fn is_for(&self, on: On, asked: &Request) -> bool {
+        let covers = |prefix: &Key| asked.items.iter().any(|item| prefix.covers(&item.key));
+        self.on.get_ref().contains(&on) && self.keys.as_ref().is_none_or(covers)
     }
 
     /// Whether the end of a request can start the hook.
     pub(crate) fn is_told_of_ends(&self) -> bool {
         self.on.get_ref().iter().any(|on| !on.has_time())
-    }
-
-    /// Whether the hook applies to one of these keys.
-    pub(crate) fn is_about<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> bool {
-        self.keys.as_ref().is_none_or(|prefix| keys.any(|key| prefix.covers(key)))
     }
 
     /// The path of the program.
@@ -159,6 +155,7 @@ fn run<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use canal_core::{Ask, Item};
 
     /// The hooks of a configuration, or the mistake in it with its line.
     pub(crate) fn hooks(text: &str) -> Result<Vec<HookSettings>, String> {
@@ -182,16 +179,17 @@ pub(crate) mod tests {
         let hook = one("on = [\"long-wait\", \"deadlock\"]\nafter = \"10m\"\nkeys = \"ci\"\n\
              run = [\"/usr/bin/tell\", \"a b\"]\ntimeout = \"2m\"\nuser = \"ann\"")
         .unwrap();
-        assert!(hook.is_told_of(On::LongWait) && hook.is_told_of(On::Deadlock));
-        assert!(!hook.is_told_of(On::LongHold) && hook.is_told_of_ends());
+        let is_for = |on, keys: &[&str]| {
+            let keys = keys.iter().map(|key| Key::new(key).unwrap());
+            let items = keys.map(|key| Item { key, ask: Ask::Read }).collect();
+            hook.is_for(on, &Request { items, ..Request::default() })
+        };
+        assert!(is_for(On::LongWait, &["ci"]) && is_for(On::Deadlock, &["ci"]));
+        assert!(!is_for(On::LongHold, &["ci"]) && hook.is_told_of_ends());
         assert_eq!(hook.after(), Some(Duration::from_secs(600)));
         assert_eq!((hook.program(), hook.run.len()), ("/usr/bin/tell", 2));
         assert_eq!((hook.timeout.as_secs(), hook.user.as_deref()), (120, Some("ann")));
-        let is_about = |keys: &[&str]| {
-            let keys: Vec<Key> = keys.iter().map(|key| Key::new(key).unwrap()).collect();
-            hook.is_about(keys.iter())
-        };
-        assert!(is_about(&["x", "ci/db"]) && is_about(&["ci"]) && !is_about(&["x", "cix"]));
+        assert!(is_for(On::Deadlock, &["x", "ci/db"]) && !is_for(On::Deadlock, &["x", "cix"]));
         let least = one("on = [\"deadlock\"]\nrun = [\"/x\"]").unwrap();
         assert_eq!((least.after(), least.timeout, least.user), (None, TIMEOUT, None));
         assert_eq!(hooks("").unwrap(), []);

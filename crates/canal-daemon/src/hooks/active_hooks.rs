@@ -133,7 +133,7 @@ impl Hooks {
     /// Reports the end of a request.
     pub(crate) fn tell_end(&self, ended: &EndedRequest) {
         let Some(on) = On::of(&ended.ending) else { return };
-        for hook in self.each.iter().filter(|hook| hook.is_for(on, &ended.open.asked)) {
+        for hook in self.each.iter().filter(|hook| hook.settings.is_for(on, &ended.open.asked)) {
             hook.thread.push(ended.by_uid(), || Some(Event::of(on, ended.clone())));
         }
     }
@@ -153,7 +153,7 @@ impl Hooks {
             hook.told.retain(|(_, tag)| table.tagged(*tag).is_some());
             for one in lasting.iter().copied() {
                 let name = (one.on, one.asked.tag);
-                if !hook.is_for(one.on, one.asked) || hook.told.contains(&name) {
+                if !hook.settings.is_for(one.on, one.asked) || hook.told.contains(&name) {
                     continue;
                 }
                 let long_at = one.since.0.saturating_add(after_ms);
@@ -231,13 +231,6 @@ impl Hooks {
             std::thread::sleep(Duration::from_millis(1));
         }
         // A slow guard still ends its program.
-    }
-}
-
-impl Hook {
-    fn is_for(&self, on: On, asked: &Request) -> bool {
-        let settings = &self.settings;
-        settings.is_told_of(on) && settings.is_about(asked.items.iter().map(|item| &item.key))
     }
 }
 

@@ -20,7 +20,7 @@ use rustix::io::{read, retry_on_intr};
 
 use crate::poller::Poller;
 use canal_core::Tag;
-use canal_sys::private_dir::{make_fifo, remove_if_there};
+use canal_sys::private_dir::{if_there, make_fifo, remove_if_there};
 
 /// The byte that represents a token, as in GNU make.
 const TOKEN: &[u8] = b"+";
@@ -118,10 +118,7 @@ impl Pipes {
     /// Opens the files. Without `creates_count`, an earlier daemon must have created the count.
     pub(crate) fn open(dir: &Path, tag: Tag, creates_count: bool) -> io::Result<Self> {
         let offers = open_fifo(&path(dir, tag, ENDINGS[0]), OFlag::O_NONBLOCK)?;
-        let returns = match open_fifo(&path(dir, tag, ENDINGS[1]), OFlag::O_NONBLOCK) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            opened => Some(opened?),
-        };
+        let returns = if_there(open_fifo(&path(dir, tag, ENDINGS[1]), OFlag::O_NONBLOCK))?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(creates_count).truncate(false).mode(0o600);
         let count = options.custom_flags(libc::O_NOFOLLOW).open(path(dir, tag, ENDINGS[2]))?;

@@ -33,7 +33,7 @@ use canal_core::{Tag, Token};
 use canal_protocol::HOLD_VARIABLE;
 use canal_sys::fds::events_now;
 use canal_sys::pidfd::Pidfd;
-use canal_sys::private_dir::{make_fifo, open_path, remove_if_there};
+use canal_sys::private_dir::{if_there, make_fifo, open_path, remove_if_there};
 use canal_sys::process::{self, OwnProgram};
 
 /// The most bytes read at once from the FIFO of a hold to find out whether it has writers. A FIFO
@@ -120,14 +120,12 @@ impl Children {
         if let Some(Kept::ByFifo(_)) = self.holds.get(&token) {
             return Ok(());
         }
-        match self.open_existing(token, self.dir.join(tag.to_string())) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                tracing::warn!(token = token.0, "its FIFO is gone: searching for its processes");
-                self.holds.insert(token, Kept::ByMarks(tag));
-                Ok(())
-            }
-            opened => opened,
+        let opened = self.open_existing(token, self.dir.join(tag.to_string()));
+        if if_there(opened)?.is_none() {
+            tracing::warn!(token = token.0, "its FIFO is gone: searching for its processes");
+            self.holds.insert(token, Kept::ByMarks(tag));
         }
+        Ok(())
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -25,7 +25,7 @@ use crate::wording::StartError;
 use canal_core::{HoldState, OnLost, Owner, ProcessId, Request, Table, Tag, Token};
 use canal_log::disk;
 use canal_sys::kernel::random;
-use canal_sys::private_dir::remove_if_there;
+use canal_sys::private_dir::{if_there, remove_if_there};
 use canal_sys::process::{Found, Origin};
 
 /// A process that received a grant.
@@ -310,11 +310,8 @@ pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyh
 /// The content of a file, if its processes belong to this boot, with their pids in this namespace.
 /// Without processes if they no longer exist.
 fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recorded> {
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Recorded::default()),
-        Err(error) => return Err(error).with_context(|| path.display().to_string()),
-    };
+    let bytes = if_there(std::fs::read(path)).with_context(|| path.display().to_string())?;
+    let Some(bytes) = bytes else { return Ok(Recorded::default()) };
     let mut recorded = read(&bytes);
     let by = recorded.by.take();
     if by.as_ref().is_some_and(|by| by.shares_numbers(origin)) {

@@ -20,9 +20,10 @@ use canal_sys::process::{FIRST_PID_NAMESPACE, Origin, all};
 const PID_OF_NONE: u32 = i32::MAX.cast_unsigned();
 
 /// The remedy if a daemon cannot start because it cannot see recorded processes.
-pub(crate) const UNSEEN_HINT: &str = "run the daemon where these processes are (perhaps in a container), or give this one another \
-     directory with --socket; if you are sure that they are gone, omit them with `canal daemon \
-     --discard-journal`";
+pub(crate) const UNSEEN_HINT: &str = "run the daemon where these processes are (perhaps in a \
+                                      container), or give this one another directory with \
+                                      --socket; if you are sure that they are gone, omit them \
+                                      with `canal daemon --discard-journal`";
 
 /// The state of a recorded process, as far as this daemon can see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

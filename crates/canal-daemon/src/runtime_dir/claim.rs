@@ -86,7 +86,8 @@ impl Replacing {
 }
 
 impl Claim {
-    /// Claims the place. A daemon that a client started gets it only if no daemon is being replaced.
+    /// Claims the place. A daemon that a client started gets it only while no daemon is being
+    /// replaced.
     pub(crate) fn new(place: &Place, is_on_demand: bool) -> Result<Self, ClaimError> {
         let dir = open_dir(place)?;
         // Several daemons may share the lock on the directory: it means "in use".

@@ -20,7 +20,7 @@ use canal_core::NodeId;
 use canal_log::{journal, lease_file, stored_state};
 use canal_protocol::paths::{Place, Rule};
 use canal_sys::clock;
-use canal_sys::private_dir::remove_if_there;
+use canal_sys::private_dir::{is_missing, remove_if_there};
 
 /// An in-memory file system that `libc` does not name.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
@@ -120,11 +120,8 @@ pub(crate) fn check_first_start(place: &Place, has_engine: bool) -> Result<(), S
     };
     let mut files = [&*place.dir, place.state_dir()].into_iter().flat_map(files);
     // A file that cannot be examined may exist.
-    let is_missing = |file: &PathBuf| {
-        use io::ErrorKind::{NotADirectory, NotFound};
-        file.symlink_metadata().is_err_and(|it| matches!(it.kind(), NotFound | NotADirectory))
-    };
-    let Some(file) = files.find(|file| !is_missing(file)) else { return Ok(()) };
+    let may_exist = |it: &PathBuf| !it.symlink_metadata().is_err_and(|error| is_missing(&error));
+    let Some(file) = files.find(may_exist) else { return Ok(()) };
     let what = "--first-start declares that no daemon has run here before, but one has:";
     let hint =
         "leave out --first-start: the daemon then waits only if it may have forgotten a lease";

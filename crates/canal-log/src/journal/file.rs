@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::format::{Mark, is_zero};
 use crate::disk::{self, leads_to, open_plain};
+use canal_sys::private_dir::is_missing;
 
 /// A kill leaves a write within a page complete: the kernel checks for signals only between pages.
 pub(super) const PAGE: u64 = 4096;
@@ -190,11 +191,6 @@ impl JournalFile {
 
     /// Whether its name no longer leads to it.
     pub(super) fn vanished(&self) -> bool {
-        match leads_to(&self.path, &self.file) {
-            Ok(leads) => !leads,
-            Err(error) => {
-                matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-            }
-        }
+        leads_to(&self.path, &self.file).map_or_else(|error| is_missing(&error), |leads| !leads)
     }
 }

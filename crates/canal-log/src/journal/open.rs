@@ -16,6 +16,7 @@ use super::format::{self, Content, Framed, Header, LIVE, Mark, RETIRED};
 use super::{Journal, Live, OpenError, Opened};
 use crate::{Record, disk};
 use canal_core::{ENTRY_VERSION, Revision, Snapshot};
+use canal_sys::private_dir::if_there;
 use canal_sys::process::Origin;
 
 /// The state of a file, from its beginning.
@@ -272,11 +273,7 @@ impl Journal {
         for index in indices {
             let from = path(dir, index);
             let to = free_name(&from, now.as_secs());
-            match fs::rename(&from, &to) {
-                Ok(()) => names.push(to),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
+            names.extend(if_there(fs::rename(&from, &to))?.map(|()| to));
         }
         Ok(names)
     }
