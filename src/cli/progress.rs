@@ -21,7 +21,7 @@ use crate::sys::terminal::drawn_line;
 use crate::sys::terminal::shared::SharedTerminal;
 
 use super::arguments::request::{ProgressArg, inherited};
-use super::output::columns::COLUMNS_ASSUMED;
+use super::output::columns::{COLUMNS_ASSUMED, can_move_cursor};
 use super::wording::waiting::{self, Wait};
 use crate::cli::wording::holders_and_waiters::process;
 
@@ -203,7 +203,6 @@ fn outlet(choice: ProgressArg) -> Outlet {
     let stderr = io::stderr();
     let is_terminal = stderr.is_terminal();
     let job = if is_terminal { tcgetpgrp(&stderr).ok() } else { None };
-    let can_erase = || std::env::var_os("TERM").is_some_and(|it| !it.is_empty() && it != "dumb");
     // The kernel may stop a background job that writes to its terminal.
     let in_background = job.is_some_and(|group| group != getpgrp());
     match choice {
@@ -213,7 +212,7 @@ fn outlet(choice: ProgressArg) -> Outlet {
         ProgressArg::Tty if is_terminal => Outlet::Line,
         ProgressArg::Tty => Outlet::None,
         // Another job may own a terminal that does not control this process.
-        ProgressArg::Auto if job.is_some() && can_erase() => Outlet::Line,
+        ProgressArg::Auto if job.is_some() && can_move_cursor() => Outlet::Line,
         ProgressArg::Auto => Outlet::Log,
     }
 }

@@ -249,6 +249,11 @@ impl Screen {
     }
 }
 
+/// Whether the terminal can move its cursor, as TERM says, so that text can replace earlier text.
+pub(crate) fn can_move_cursor() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
+}
+
 /// Prints a page as wide as the terminal, if stdout is one.
 pub(crate) fn print<const N: usize>(page: &Page<N>) -> Result {
     let columns = Screen::of_stdout().map(|screen| screen.columns);

@@ -134,6 +134,22 @@ fn a_screen_fits_a_small_terminal_and_says_what_it_leaves_out() {
 }
 
 #[test]
+fn without_a_cursor_to_move_each_page_of_a_watch_follows_the_last_one() {
+    let world = World::with_daemon();
+    for term in ["TERM=dumb", "TERM="] {
+        let command = ["env", term, "canal", "status", "--watch"];
+        let mut terminal = Terminal::start(&world, &command);
+        terminal.until("no locks");
+        let holder = world.holder(&["-k", "a"]);
+        let seen = terminal.until("1 holder");
+        assert!(!seen.contains("\x1b[H"), "{term}: {seen:?}");
+        terminal.session.signal(Signal::SIGTERM);
+        terminal.end();
+        holder.finish();
+    }
+}
+
+#[test]
 fn why_names_what_waits_for_a_holder_to_the_end() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "a"]);

@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal};
 use std::time::Instant;
 
 use crate::cli::find_job::{add_numbers, look_up};
-use crate::cli::output::columns::{Page, Screen};
+use crate::cli::output::columns::{Page, Screen, can_move_cursor};
 use crate::cli::output::stdout::HasReader;
 use crate::cli::{Now, Result, StatusArgs, Target, Verbosity, stderr, stdout};
 use crate::client::Watch;
@@ -110,8 +110,7 @@ impl Report<'_> {
     fn show_again(&self, status: &Status, now: &Now) -> Result<HasReader> {
         // The size of the terminal may have changed.
         let screen = Screen::of_stdout();
-        let can_move = std::env::var_os("TERM").is_some_and(|term| term != "dumb");
-        if let Some(screen) = screen.filter(|_| can_move && !self.args.json) {
+        if let Some(screen) = screen.filter(|_| can_move_cursor() && !self.args.json) {
             let page = self.page(status, Some(screen), now);
             return stdout::draw(&redrawn(&stdout::styled(&on_screen(&page, screen))));
         }

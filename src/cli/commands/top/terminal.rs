@@ -22,6 +22,7 @@ use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier};
 use terminal_size::{Height, Width, terminal_size_of};
 
+use crate::cli::output::columns::can_move_cursor;
 use crate::cli::{Failed, Result};
 use crate::sys::fds::poll_within;
 use crate::sys::terminal::output::TerminalOutput;
@@ -85,15 +86,15 @@ pub(super) struct Terminal {
 /// Fails if it is impossible to draw a whole screen.
 pub(super) fn check() -> Result {
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
-    match std::env::var_os("TERM") {
-        _ if !is_terminal => {
-            Err(Failed::new("canal top needs a terminal on standard input and output")
-                .hint("use `canal status --watch --json` in programs"))
-        }
-        Some(term) if !term.is_empty() && term != "dumb" => Ok(()),
-        _ => Err(Failed::new("canal top needs a terminal that can move its cursor (TERM)")
-            .hint("use `canal status --watch`, which prints one page after another")),
+    if !is_terminal {
+        return Err(Failed::new("canal top needs a terminal on standard input and output")
+            .hint("use `canal status --watch --json` in programs"));
     }
+    if !can_move_cursor() {
+        return Err(Failed::new("canal top needs a terminal that can move its cursor (TERM)")
+            .hint("use `canal status --watch`, which prints one page after another"));
+    }
+    Ok(())
 }
 
 impl Terminal {
