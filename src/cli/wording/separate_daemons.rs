@@ -42,7 +42,9 @@ pub(crate) fn note(place: &Place, by_socket_variable: bool, has_started: bool) {
     let always = stderr::shows(Verbosity::Verbose);
     let is_new = has_started || always;
     let is_due = is_new || place.is_users_own() && looked_long_ago(place);
-    let caller = caller(place);
+    // Only root's own daemon is meant.
+    let is_roots = place.rule == Rule::PerUser && geteuid().is_root();
+    let caller = caller_of_sudo().filter(|_| is_roots);
     if !(is_due || caller.is_some())
         || !stderr::shows(Verbosity::Normal)
         || std::env::var_os(SEPARATE).is_some_and(|value| !value.is_empty())
@@ -163,11 +165,10 @@ fn by_environment(place: &Place) -> Option<String> {
     })
 }
 
-/// For root's own daemon: the user who became root by sudo(8), run0 or pkexec.
-fn caller(place: &Place) -> Option<u32> {
+/// The user who became another user by sudo(8), run0 or pkexec.
+pub(crate) fn caller_of_sudo() -> Option<u32> {
     let uid = ["SUDO_UID", "PKEXEC_UID"].into_iter().find_map(|name| std::env::var(name).ok())?;
-    let is_roots = place.rule == Rule::PerUser && geteuid().is_root();
-    uid.parse().ok().filter(|uid| *uid != 0 && is_roots)
+    uid.parse().ok().filter(|uid| *uid != 0)
 }
 
 /// The warning for root under sudo, if the user who called sudo has a daemon. Root's daemon

@@ -110,6 +110,7 @@ fn root_under_sudo_is_told_once_of_the_daemon_of_the_calling_user() {
         try env SUDO_UID=54321 canal run -k x -- true
         try env SUDO_UID=12345 canal --socket /tmp/own/canal.sock run -k x -- true
         try env SUDO_UID=12345 setpriv --reuid 54321 canal run -k x -- true
+        env PKEXEC_UID=12345 canal doctor >&2
     ";
     let Some((said, ended)) = tried(&world, script) else { return };
     let words = "canal: note: under sudo, canal uses root's locks, not those of 12345 \
@@ -120,6 +121,7 @@ fn root_under_sudo_is_told_once_of_the_daemon_of_the_calling_user() {
     assert_eq!(said[3], "", "{ended:?}");
     assert!(said[4].contains(words), "{ended:?}");
     assert!(!said[5..].iter().any(|said| said.contains("under sudo")), "{ended:?}");
+    assert!(ended.stderr.contains("run canal without sudo"), "{ended:?}");
 }
 
 #[test]

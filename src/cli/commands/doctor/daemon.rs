@@ -8,7 +8,7 @@ use itertools::Itertools as _;
 
 use super::finding::Finding;
 use crate::cli::commands::config::changed_setting;
-use crate::cli::wording::separate_daemons::{ONE_TABLE, about};
+use crate::cli::wording::separate_daemons::{ONE_TABLE, about, caller_of_sudo};
 use crate::cli::{Failed, connect, user_name};
 use crate::client::{Client, ClientError, Start, last_line_of_log};
 use crate::daemon::{self, SeenHook, Separation};
@@ -206,7 +206,7 @@ fn hook(SeenHook { name, program, problem }: &SeenHook) -> Finding {
 const SHARE: &str = "to let several users share locks, ";
 
 pub(super) fn other_daemons(place: &Place) -> Vec<Finding> {
-    let sudo = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+    let sudo = caller_of_sudo();
     if place.is_users_own() {
         let found = daemon::separations(place);
         let of = |separation: &Separation| match separation {
