@@ -9,7 +9,7 @@
 //! each renewal.
 //!
 //! Invariant: while the record contains the id of a watcher ([`WatchId`]) and a process, this
-//! watcher runs, unless the watcher itself was killed.
+//! watcher runs, unless it was killed or could not be started. The daemon then starts another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -48,8 +48,7 @@ use canal_sys::{clock, fds, signals};
 const CHANNEL: RawFd = 0;
 
 /// Message: the deadline page of the daemon's membership. Its two descriptors come with the
-/// message, and the eight bytes of the [`WatchId`]
-/// follow.
+/// message, and the eight bytes of the [`WatchId`] follow.
 const PAGE: u8 = b'p';
 
 /// Message: the daemon ends on purpose, so the watcher must not start another daemon.
@@ -120,8 +119,9 @@ impl Watcher {
             Err(error) => return tracing::error!(%error, "cannot create an id for the watcher"),
         }
         self.keep(page, conns);
-        // The watcher must run before this line: the watcher of the previous daemon ends as soon as
-        // it reads the new id.
+        // If the watcher can be started, it runs before this line: the watcher of the previous
+        // daemon ends as soon as it reads the new id. It must read that id in any case: without it,
+        // it would end the commands at its own deadline, which this daemon no longer renews.
         if let Err(error) = record.hand_over_to(self.duty) {
             tracing::error!(%error, "cannot record the watcher");
         }
