@@ -11,11 +11,11 @@ mod calls;
 pub mod channel;
 pub mod command_environment;
 mod connection;
+pub mod deadlock_search;
 mod error;
 mod former_user_daemon;
 pub mod hold_monitor;
 pub mod nodes;
-pub mod wait_within_run;
 mod watch;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::{io, process};
 use nix::unistd::dup2_stderr;
 
 use canal_lock::client::channel::{End, Received};
-use canal_lock::client::wait_within_run::Found;
+use canal_lock::client::deadlock_search::Found;
 use canal_nodes::Input;
 use canal_protocol::RunId;
 use canal_sys::clock::boottime_ms;
@@ -23,7 +23,7 @@ use super::node_connection::sleep;
 use super::nodes_request::Around;
 use super::waits_reader::WaitsReader;
 
-/// `canal deadlock-watcher`, which [`WaitWithin`](canal_lock::client::wait_within_run::WaitWithin)
+/// `canal deadlock-watcher`, which [`WaitWithin`](canal_lock::client::deadlock_search::WaitWithin)
 /// starts: it starts a process that looks and is not a child of the waiting one. Standard input is
 /// the channel.
 ///
