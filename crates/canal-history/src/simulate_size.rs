@@ -8,6 +8,9 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use canal_protocol::{HistoryLengths, HistorySlotsRow};
 
+/// At most this many requests are replayed, the latest ones.
+pub(crate) const ARRIVALS_MAX: usize = 10_000;
+
 /// A request for slots of a key that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {

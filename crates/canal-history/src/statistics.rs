@@ -8,7 +8,7 @@ use super::file_format::Frames;
 use super::histogram::{Bins, Histogram};
 use super::record::Record;
 use super::search::Query;
-use super::simulate_size::{Arrival, replay, sizes_to_try};
+use super::simulate_size::{ARRIVALS_MAX, Arrival, replay, sizes_to_try};
 use super::store::Store;
 use super::timeline::Timeline;
 use canal_core::Mode;
@@ -30,9 +30,6 @@ const KEYS_MAX: usize = 100;
 
 /// The most keys of a report, each with its use over time.
 const KEYS_SHOWN_MAX: usize = 20;
-
-/// At most this many requests are replayed, the latest ones.
-const ARRIVALS_MAX: usize = 10_000;
 
 /// The counts of many records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

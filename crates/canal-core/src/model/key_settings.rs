@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::View;
 
+/// How many slots or buckets of a key can be out of service.
+pub const WITHOUT_MAX: usize = 1024;
+
 /// The stored settings of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Settings {

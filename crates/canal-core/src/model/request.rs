@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{FrameId, HostId, Key, LeaseId, NodeId, ProcessId, RunId, Tag, View};
 
+/// The most items of one request.
+pub const ITEMS_MAX: usize = 64;
+
 /// One or more items, granted all together or not at all. The log, the table and the daemon share
 /// one copy of each request, because there may be thousands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// The largest size of a lock, and the largest number in a size. The JSON of every language
+/// represents numbers up to this exactly.
+pub const NUMBER_MAX: u64 = (1 << 53) - 1;
+
+/// The most slots of one request. Replies and reports list the number of every slot.
+pub const SLOTS_MAX: u64 = 65_536;
+
 /// The capacity of a counted lock: as a caller states it in a request, or as an operator stored it
 /// for everyone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -4,20 +4,11 @@ use std::sync::Arc;
 
 use crate::wording::{bad, count};
 use canal_core::{
-    Ask, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Setting, Supersede, Superseded, View,
+    Ask, Command, FrameId, GROUP_BYTES_MAX, ITEMS_MAX, Item, Key, NUMBER_MAX, SLOTS_MAX, Setting,
+    Supersede, Superseded, View, WITHOUT_MAX,
 };
 use canal_protocol::{Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
 use canal_text::safe_text::{is_unsafe, one_line, sanitize};
-
-/// The most items of one request.
-const ITEMS_MAX: usize = 64;
-
-/// The most slots of one request. Replies and reports list the number of every slot.
-const SLOTS_MAX: u64 = 65_536;
-
-/// The largest size of a lock, and the largest number in a size. The JSON of every language
-/// represents numbers up to this exactly.
-pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
 
 /// The most bytes of a command that are kept for display.
 const COMMAND_BYTES_MAX: usize = 1024;
@@ -130,9 +121,6 @@ fn view(key: &Key, numbers: [Option<u64>; 3]) -> Result<Option<View>, Failure> {
     }
     Ok(Some(view))
 }
-
-/// How many slots or buckets of a key can be out of service.
-pub(crate) const WITHOUT_MAX: usize = 1024;
 
 /// The change that a resize asks for. Without a view, it forgets the stored size.
 ///

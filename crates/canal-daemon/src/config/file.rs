@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::calls::parameters::NUMBER_MAX;
 use crate::config::hooks::{HOOKS_MAX, HookSettings};
 use crate::config::nodes::ConfiguredNodes;
 use crate::config::permissions::Permissions;
@@ -25,7 +24,7 @@ use crate::config::settings_in_file::{Written, line_of, name_of_key};
 use crate::config::typo_suggestions::with_suggestion;
 use crate::config::{nodes, permissions, sections_and_defaults, settings_in_file, user_limits};
 use crate::processes::identify_owner::NOBODY;
-use canal_core::{Ask, Item, Key, View};
+use canal_core::{Ask, Item, Key, NUMBER_MAX, View};
 use canal_history::Limits;
 use canal_protocol::paths::{MACHINE_CONFIG, uid_of_machine};
 use canal_sys::private_dir::is_missing;
@@ -319,7 +318,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::user_limits::{LONGEST_TTL_DEFAULT, WAITERS_PER_USER};
+    use crate::config::nodes::LONGEST_TTL_DEFAULT;
+    use crate::config::user_limits::WAITERS_PER_USER;
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(Path::new("canal.toml"), text).map_err(|error| error.to_string())

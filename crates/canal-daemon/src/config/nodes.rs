@@ -19,6 +19,10 @@ use canal_text::duration::{read as duration, stated};
 /// The one setting of this table that is not the name of a node.
 const LONGEST_TTL: &str = "longest_ttl";
 
+/// The default for the longest TTL of a lease over nodes. A daemon that had to create new state
+/// grants nothing over nodes for this long.
+pub(super) const LONGEST_TTL_DEFAULT: Duration = Duration::from_secs(90);
+
 /// The smallest value that the configuration may set.
 const LONGEST_TTL_MIN: Duration = Duration::from_millis(LEASE_OVER_NODES_MS_MIN);
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::config::nodes::LONGEST_TTL_DEFAULT;
 use crate::config::values::duration;
 
 /// One in this many descriptors is reserved for grants, because a grant takes a second descriptor
@@ -15,10 +16,6 @@ pub(crate) const KEPT_FOR_GRANTS: usize = 16;
 
 /// The default for the number of waiting requests of one user.
 pub(super) const WAITERS_PER_USER: usize = 20_000;
-
-/// The default for the longest TTL of a lease over nodes. A daemon that had to create new state
-/// grants nothing over nodes for this long.
-pub(super) const LONGEST_TTL_DEFAULT: Duration = Duration::from_secs(90);
 
 /// Descriptors that are not for connections: the journal, the listener, epoll instances, and files
 /// that are open briefly.

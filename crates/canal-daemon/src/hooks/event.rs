@@ -8,6 +8,9 @@ use crate::history::followed_requests::EndedRequest;
 use canal_history::Ending;
 use canal_protocol::{HistoryClient, HistoryItem, HistoryStep};
 
+/// The most holders in the event of a long wait.
+pub(crate) const HOLDERS_MAX: usize = 8;
+
 /// An event. It shares the request with the log, so creating it is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {

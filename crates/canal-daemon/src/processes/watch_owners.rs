@@ -21,6 +21,9 @@ use canal_sys::pidfd::Pidfd;
 /// client that releases a lock often acquires one again soon.
 const RESTING_MAX: usize = 128;
 
+/// How often to look again for a process whose life is uncertain.
+pub(crate) const VERIFIED_EVERY: Duration = Duration::from_secs(10);
+
 new_key_type! {
     /// Identifies a watched process or FIFO. An id is never reused.
     pub struct WatchId;

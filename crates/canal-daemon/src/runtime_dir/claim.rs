@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, Inotify};
 
@@ -21,6 +22,16 @@ use crate::runtime_dir::instance_lock::{self, ClaimError, InstanceGuard, is_at};
 use canal_protocol::paths::{Place, USUAL_SOCKET};
 use canal_sys::private_dir::{self, IfMissing, make_private, open_lock, open_private};
 use canal_sys::process::user::geteuid;
+
+/// How often to check files that cannot be watched.
+pub(crate) const FILES_CHECKED_EVERY: Duration = Duration::from_secs(1);
+
+/// How long to wait after a removal before files are restored: a running `rm -r` must find nothing
+/// new.
+pub(crate) const RESTORE_AFTER: Duration = Duration::from_millis(20);
+
+/// How long to wait before files are restored again after a failure.
+pub(crate) const RESTORE_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// A place that this daemon has claimed, but not opened to clients yet.
 #[derive(Debug)]

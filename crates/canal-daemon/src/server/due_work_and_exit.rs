@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::net::all_connections::Source;
 use crate::net::call_state::{CallState, Subject};
+use crate::processes::watch_owners::VERIFIED_EVERY;
+use crate::runtime_dir::claim::{FILES_CHECKED_EVERY, RESTORE_AFTER, RESTORE_AGAIN_AFTER};
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
 use crate::server::process_ends_and_stops::PROCESSES_EVERY;
@@ -14,19 +16,6 @@ use canal_protocol::Stopping;
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
 use canal_text::duration::stated;
-
-/// How often to check files that cannot be watched.
-const LOOKS_EVERY: Duration = Duration::from_secs(1);
-
-/// How long to wait after a removal before files are restored: a running `rm -r` must find nothing
-/// new.
-const CALM: Duration = Duration::from_millis(20);
-
-/// How long to wait before a failed attempt is repeated.
-const AGAIN_AFTER: Duration = Duration::from_millis(100);
-
-/// How often to look again for a process whose life is uncertain.
-const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 
 impl Server {
     /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
@@ -126,7 +115,7 @@ impl Server {
     /// Watches the daemon's files, and restores removed files from memory.
     fn look_after_home(&mut self, now: Instant) {
         if self.conns.reported.remove(&Source::RUNTIME_DIR) {
-            self.due.home = Some(now + CALM);
+            self.due.home = Some(now + RESTORE_AFTER);
         }
         if is_due(&mut self.due.home, now) {
             match self.restore_home() {
@@ -135,12 +124,12 @@ impl Server {
                     if !std::mem::replace(&mut self.runtime_dir.restore_failed, true) {
                         tracing::warn!("cannot restore the files yet: {error:#}");
                     }
-                    self.due.home = Some(now + AGAIN_AFTER);
+                    self.due.home = Some(now + RESTORE_AGAIN_AFTER);
                 }
             }
         }
         if self.runtime_dir.watch().is_none() {
-            self.due.home.get_or_insert(now + LOOKS_EVERY);
+            self.due.home.get_or_insert(now + FILES_CHECKED_EVERY);
         }
         if is_due(&mut self.due.verify, now) {
             self.verify_again();

@@ -11,7 +11,7 @@ use crate::cluster::journal_or_engine::Decide;
 use crate::config::hooks::{HookSettings, On};
 use crate::history::recorder::History;
 use crate::hooks::active_hooks::{Hooks, Lasting, lasting};
-use crate::hooks::event::{Event, HolderFacts};
+use crate::hooks::event::{Event, HOLDERS_MAX, HolderFacts};
 use crate::metrics::counters::Snapshot;
 use crate::metrics::exporter::Exporter;
 use crate::store::table_and_log::Ledger;
@@ -22,9 +22,6 @@ use crate::wording::{pid_of, time};
 use canal_core::OwnSlots;
 use canal_history::Ending;
 use canal_sys::clock;
-
-/// The most holders in the event of a long wait.
-const HOLDERS_MAX: usize = 8;
 
 /// What follows from decisions for records, hooks and metrics.
 #[derive(Debug, Default)]

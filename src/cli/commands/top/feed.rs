@@ -22,6 +22,8 @@ use crate::protocol::{
 };
 use crate::run::job_files::Folder;
 
+use super::timeline::RECORDS_IN_CHART;
+
 /// How many items may wait while the terminal accepts no output. Then canal stops reading from the
 /// daemon.
 const NEWS_MAX: usize = 8;
@@ -114,9 +116,6 @@ fn answer(target: &Target, asks: &Receiver<Ask>, tell: impl Fn(News) -> bool) {
         }
     }
 }
-
-/// How many records of a key its chart shows.
-const RECORDS_IN_CHART: u64 = 50;
 
 /// The signal of `k`, the same as that of `canal kill`.
 pub(super) const SIGNAL: Signal = Signal::SIGTERM;

@@ -11,7 +11,7 @@ mod terminal;
 mod timeline;
 
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
@@ -21,10 +21,7 @@ use crate::run::SUCCESS;
 use crate::sys::signals::die_by;
 use feed::{Feed, News};
 use model::{Model, OpenKey};
-use terminal::{Events, Key, Keyboard, Terminal};
-
-/// How long an Escape must stand alone to count as a key. Slow lines may split the bytes of a key.
-const ESCAPE_PAUSE: Duration = Duration::from_millis(200);
+use terminal::{ESCAPE_PAUSE, Events, Key, Keyboard, Terminal};
 
 pub(crate) fn run(args: &TopArgs, target: Target) -> Result<u8> {
     terminal::check()?;

@@ -237,6 +237,9 @@ fn cannot_use(error: impl Into<io::Error>) -> Failed {
     Failed::new(format!("cannot use the terminal: {}", error.into()))
 }
 
+/// How long an Escape must stand alone to count as a key. Slow lines may split the bytes of a key.
+pub(super) const ESCAPE_PAUSE: Duration = Duration::from_millis(200);
+
 /// A key that the user pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {

@@ -8,6 +8,9 @@ use crate::cli::{Now, stated};
 use crate::duration;
 use crate::protocol::{HistoryRecord, KeyInfo, Mode};
 
+/// How many records of a key the chart shows.
+pub(super) const RECORDS_IN_CHART: u64 = 50;
+
 /// The lengths of time that a timeline can cover, in seconds.
 const SPANS: [u64; 12] =
     [60, 300, 900, 3_600, 10_800, 21_600, 43_200, 86_400, 259_200, 604_800, 1_209_600, 2_592_000];

@@ -4,14 +4,14 @@
 //! depends on a setting that a restart would lose.
 
 use crate::calls::in_flight::Applied;
-use crate::calls::parameters::{self, WITHOUT_MAX};
+use crate::calls::parameters;
 use crate::config::permissions::Action;
 use crate::net::call_state::PendingCall;
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
 use crate::store::table_and_log::setting_bytes;
 use crate::wording::{bad, cannot, used_as};
-use canal_core::{Change, Key, Outcome, Setting, View};
+use canal_core::{Change, Key, Outcome, Setting, View, WITHOUT_MAX};
 use canal_protocol::{ErrorName, Failure, Resize, Resized};
 
 impl Server {
